@@ -1,6 +1,7 @@
 //! Targets of routes: services and pools, which become groups.
 
 use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
 
 use evenkeel_config::ServicePort;
 
@@ -15,7 +16,26 @@ use super::text::{Owner, Text, hash_of, quote, short_name};
 /// Group whose requests fail: the share of targets that cannot be used.
 pub(crate) const NOBODY: &str = "kubernetes.nobody";
 
-/// Unique names of rules and groups of at most 64 characters.
+/// Returns the name for `parts`, of at most 64 characters, that `is_free` lets them have.
+fn find_name(parts: &[&str], is_free: impl Fn(&str) -> bool) -> String {
+    let base = short_name(parts);
+    let mut number = 1;
+    loop {
+        let name = match number {
+            1 => base.clone(),
+            _ => {
+                let kept: String = base.chars().take(56).collect();
+                format!("{kept}-{number}")
+            }
+        };
+        if is_free(&name) {
+            return name;
+        }
+        number += 1;
+    }
+}
+
+/// Unique names of rules of at most 64 characters.
 #[derive(Debug, Default)]
 pub(crate) struct Names {
     used: HashMap<String, Vec<String>>,
@@ -24,26 +44,12 @@ pub(crate) struct Names {
 impl Names {
     /// Returns the name for `parts`. Other parts never get the same name.
     pub(crate) fn find(&mut self, parts: &[&str]) -> String {
-        let base = short_name(parts);
-        let parts: Vec<String> = parts.iter().map(|part| (*part).to_owned()).collect();
-        let mut number = 1;
-        loop {
-            let name = match number {
-                1 => base.clone(),
-                _ => {
-                    let kept: String = base.chars().take(56).collect();
-                    format!("{kept}-{number}")
-                }
-            };
-            let known = self
-                .used
-                .entry(name.clone())
-                .or_insert_with(|| parts.clone());
-            if *known == parts {
-                return name;
-            }
-            number += 1;
-        }
+        let name = find_name(parts, |name| {
+            self.used.get(name).is_none_or(|known| *known == parts)
+        });
+        let parts = || parts.iter().map(|part| (*part).to_owned()).collect();
+        self.used.entry(name.clone()).or_insert_with(parts);
+        name
     }
 }
 
@@ -162,32 +168,83 @@ impl Group {
     }
 }
 
+/// Group with its name.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct NamedGroup {
+    name: String,
+    /// Parts of which the name is made. Other parts never get the same name.
+    parts: Vec<String>,
+    group: Group,
+}
+
+/// Group that routes name, and the rules that use it.
+#[derive(Debug)]
+struct KnownGroup {
+    named: Arc<NamedGroup>,
+    users: Vec<Arc<Owner>>,
+}
+
 /// All groups that routes use.
 #[derive(Debug, Default)]
 pub(crate) struct Groups {
-    names: Names,
-    known: HashMap<String, Group>,
-    /// Names of the groups that rules use, in the order of their first uses.
-    used: Vec<String>,
-    /// Rules that use each group.
-    users: HashMap<String, Vec<Owner>>,
-    /// Names of the groups of the rule that is being read.
-    current: Vec<String>,
+    known: HashMap<String, KnownGroup>,
+    /// Groups that rules use, in the order of their first uses.
+    used: Vec<Arc<NamedGroup>>,
+    /// Groups of the rule that is being read.
+    current: Vec<Arc<NamedGroup>>,
     needs_nobody: bool,
 }
 
 impl Groups {
     /// Notes that the rule which was read uses the groups that it names. Without this call the groups are left out.
-    pub(crate) fn use_current(&mut self, owner: &Owner) {
-        for name in self.current.drain(..) {
-            let users = self.users.entry(name.clone()).or_default();
-            if users.is_empty() {
-                self.used.push(name);
+    pub(crate) fn use_current(&mut self, owner: &Arc<Owner>) {
+        for named in self.current.drain(..) {
+            let Some(known) = self.known.get_mut(&named.name) else {
+                continue;
+            };
+            if known.users.is_empty() {
+                self.used.push(named);
             }
-            if users.last() != Some(owner) {
-                users.push(owner.clone());
+            if known.users.last() != Some(owner) {
+                known.users.push(Arc::clone(owner));
             }
         }
+    }
+
+    /// Returns the groups of the rule that was read, and forgets them.
+    pub(crate) fn take_current(&mut self) -> Vec<Arc<NamedGroup>> {
+        std::mem::take(&mut self.current)
+    }
+
+    /// Adds the groups of a rule that was read with groups of its own: equal groups become one. Returns false if another
+    /// group has the name of one of them.
+    pub(crate) fn add_named(&mut self, groups: &mut [Arc<NamedGroup>]) -> bool {
+        for named in groups {
+            match self.known.get(&named.name) {
+                Some(known) if Arc::ptr_eq(&known.named, named) => {}
+                Some(known) if known.named == *named => *named = Arc::clone(&known.named),
+                Some(_) => return false,
+                None => {
+                    let known = KnownGroup {
+                        named: Arc::clone(named),
+                        users: Vec::new(),
+                    };
+                    self.known.insert(named.name.clone(), known);
+                }
+            }
+            self.current.push(Arc::clone(named));
+        }
+        true
+    }
+
+    /// Notes that requests of some rules fail.
+    pub(crate) fn need_nobody(&mut self) {
+        self.needs_nobody = true;
+    }
+
+    /// True if requests of some rules fail.
+    pub(crate) fn needs_nobody(&self) -> bool {
+        self.needs_nobody
     }
 
     /// Forgets the groups of the rule that was read.
@@ -195,20 +252,24 @@ impl Groups {
         self.current.clear();
     }
 
+    fn find(&self, name: &str) -> Option<&Group> {
+        Some(&self.known.get(name)?.named.group)
+    }
+
     /// Returns the rules that use a group.
-    pub(crate) fn users_of(&self, name: &str) -> &[Owner] {
-        self.users.get(name).map_or(&[], Vec::as_slice)
+    pub(crate) fn users_of(&self, name: &str) -> &[Arc<Owner>] {
+        self.known.get(name).map_or(&[], |known| &known.users)
     }
 
     /// True if the members of a group are the engines of a pool.
     pub(crate) fn is_pool(&self, name: &str) -> bool {
-        let group = self.known.get(name);
+        let group = self.find(name);
         group.is_some_and(|group| matches!(group.members, Members::Pool(_)))
     }
 
     /// Returns the name of a group's cookie, if a route has set one.
     pub(crate) fn cookie_of(&self, name: &str) -> Option<&str> {
-        let binding = self.known.get(name)?.binding.as_ref()?;
+        let binding = self.find(name)?.binding.as_ref()?;
         binding.cookie.as_deref()
     }
 
@@ -236,22 +297,33 @@ impl Groups {
         if let Some(binding) = &binding {
             parts.extend(["sticky", binding]);
         }
-        let name = self.names.find(&parts);
-        self.current.push(name.clone());
-        self.known.entry(name.clone()).or_insert(group);
+        let name = find_name(&parts, |name| {
+            let known = self.known.get(name);
+            known.is_none_or(|known| known.named.parts == parts)
+        });
+        let parts = parts.iter().map(|part| (*part).to_owned()).collect();
+        let known = self.known.entry(name.clone()).or_insert_with(|| {
+            let name = name.clone();
+            let named = Arc::new(NamedGroup { name, parts, group });
+            KnownGroup {
+                named,
+                users: Vec::new(),
+            }
+        });
+        self.current.push(Arc::clone(&known.named));
         name
     }
 
     /// Returns the name of the group whose requests fail.
     fn use_nobody(&mut self) -> String {
-        self.needs_nobody = true;
+        self.need_nobody();
         NOBODY.into()
     }
 
     /// Writes the tables of all groups.
     pub(crate) fn write(&self, text: &mut Text) {
-        let used = { self.used.iter() }.filter_map(|name| Some((name, self.known.get(name)?)));
-        for (name, group) in used {
+        for named in &self.used {
+            let (name, group) = (&named.name, &named.group);
             text.begin_group(Owner::Group(name.clone()));
             text.line(&format!("[group.{}]", quote(name)));
             group.write_members(text);

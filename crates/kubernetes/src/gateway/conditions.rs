@@ -61,8 +61,8 @@ pub struct Status {
     pub kind: Kind,
     /// Name of the object.
     pub object: ObjectName,
-    /// Version of the object that was translated.
-    pub resource_version: String,
+    /// Generation of the object that was translated.
+    pub generation: i64,
     /// Status as it is to be. Conditions without a time take the time of the write.
     pub status: Value,
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use evenkeel_config::{Config, GeneratedParser};
+use evenkeel_config::Config;
 use evenkeel_manager::subsystem::{ApplyError, PrepareError};
 use evenkeel_manager::{Generated, Manager, ReloadError};
 use parking_lot::Mutex;
@@ -19,7 +19,7 @@ use super::ingress::Notice;
 use super::leader::{Candidate, Term};
 use super::objects::{ByName, Gateway, Kind, ObjectName, Objects};
 use super::settings::Settings;
-use super::translate::settle::translate_again;
+use super::translate::settle::{Kept, translate_again};
 use super::translate::{Refused, Translation};
 use super::world::{KindStore, World};
 use super::writer::Writer;
@@ -173,14 +173,16 @@ fn follow(plan: &Plan, store: &KindStore, version: usize) -> Follower<KindStore>
 
 /// Returns true if both have the same gateways with the same specifications.
 fn have_same_specs(some: &ByName<Gateway>, others: &ByName<Gateway>) -> bool {
-    let specs =
-        |(name, gateway): (_, &Arc<Gateway>)| (ObjectName::clone(name), gateway.spec.clone());
-    some.len() == others.len() && some.iter().map(specs).eq(others.iter().map(specs))
+    let mut pairs = some.iter().zip(others);
+    some.len() == others.len()
+        && pairs.all(|((name, gateway), (other_name, other))| {
+            name == other_name && (Arc::ptr_eq(gateway, other) || gateway.spec == other.spec)
+        })
 }
 
 /// Outcome of a translation for people: statuses, and reports about Ingresses.
 struct Outcome {
-    statuses: Vec<Status>,
+    statuses: Vec<Arc<Status>>,
     notices: Vec<Notice>,
 }
 
@@ -202,8 +204,8 @@ struct Applier {
     refused: Refused,
     /// Gateways when owners were refused.
     gateways: ByName<Gateway>,
-    /// Parser, which has the parts of the translation before.
-    parser: GeneratedParser,
+    /// Parts of the translation before.
+    kept: Kept,
     pace: Pace,
 }
 
@@ -215,30 +217,29 @@ impl Applier {
             counts: Arc::clone(counts),
             refused: Refused::new(),
             gateways: ByName::new(),
-            parser: GeneratedParser::default(),
+            kept: Kept::default(),
             pace: Pace::default(),
         }
     }
 
     /// Translates objects, and puts the configuration into effect. Returns the statuses, if that went well, and the time
     /// after which it is to be tried again.
-    async fn apply(&mut self, objects: Objects) -> (Option<Outcome>, Option<Duration>) {
+    async fn apply(&mut self, objects: &Arc<Objects>) -> (Option<Outcome>, Option<Duration>) {
         if !have_same_specs(&self.gateways, &objects.gateways) {
             self.refused.clear();
             self.gateways.clone_from(&objects.gateways);
         }
-        let settings = self.settings.with_service_addresses(&objects);
-        let objects = Arc::new(objects);
+        let settings = self.settings.with_service_addresses(objects);
         for _ in 0..TRIES {
             let (settings, refused) = (settings.clone(), self.refused.clone());
-            let objects = Arc::clone(&objects);
+            let objects = Arc::clone(objects);
             // Many objects take a while, and others wait for this thread.
-            let mut parser = std::mem::take(&mut self.parser);
+            let mut kept = std::mem::take(&mut self.kept);
             let translated = spawn_blocking(move || {
-                let translation = translate_again(&objects, &settings, &refused, &mut parser);
-                (translation, parser)
+                let translation = translate_again(&objects, &settings, &refused, &mut kept);
+                (translation, kept)
             });
-            let Ok((translation, parser)) = translated.await else {
+            let Ok((translation, kept)) = translated.await else {
                 error!(
                     "gateways: the objects cannot be translated; please report this, with the earlier lines of the log"
                 );
@@ -247,7 +248,7 @@ impl Applier {
                     Some(self.pace.pause_after_failure(None, fastrand::f32())),
                 );
             };
-            self.parser = parser;
+            self.kept = kept;
             let config = match &translation.config {
                 Ok(config) => Arc::clone(config),
                 Err(problem) => {
@@ -329,7 +330,8 @@ pub(crate) async fn apply_once(plan: Plan, manager: Arc<Manager>, counts: Arc<Co
     }
     while tasks.join_next().await.is_some() {}
     if let Some(objects) = world.objects() {
-        Applier::new(&plan, &manager, &counts).apply(objects).await;
+        let mut applier = Applier::new(&plan, &manager, &counts);
+        applier.apply(&Arc::new(objects)).await;
     }
 }
 
@@ -366,6 +368,7 @@ pub(crate) async fn control(
     tasks.spawn(Writer::new(api, Arc::clone(&world), controller, written, term).run(statuses));
     let mut applier = Applier::new(&plan, &manager, &counts);
     let mut retry: Option<Duration> = None;
+    let mut objects = Arc::new(Objects::default());
     loop {
         match retry {
             None => world.wait_for_change().await,
@@ -375,11 +378,12 @@ pub(crate) async fn control(
                 }
             }
         }
-        let Some(objects) = world.objects() else {
+        // Nobody else has the objects by now, so they are changed in place.
+        if !world.update_objects(Arc::make_mut(&mut objects)) {
             continue;
-        };
+        }
         let outcome;
-        (outcome, retry) = applier.apply(objects).await;
+        (outcome, retry) = applier.apply(&objects).await;
         if let Some(outcome) = outcome {
             wanted.send_replace(Arc::new(outcome.statuses));
             noted.send_replace(Arc::new(outcome.notices));

@@ -181,10 +181,6 @@ pub struct Notice {
     pub object: ObjectName,
     /// Identity of the Ingress.
     pub uid: String,
-    /// Version of the Ingress.
-    pub resource_version: String,
-    /// Number of changes of the Ingress.
-    pub generation: i64,
     /// Short reason, as `Closed` or `Ignored`.
     pub reason: &'static str,
     /// What is wrong, and what to do.

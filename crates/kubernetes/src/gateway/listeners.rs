@@ -42,7 +42,7 @@ impl Class {
 }
 
 /// Address and port of listeners, and what they have in common.
-#[derive(Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Frontend {
     /// Addresses to listen on.
     pub(crate) addresses: Vec<IpAddr>,
@@ -260,7 +260,7 @@ impl<'o> ListenerState<'o> {
     }
 
     /// True if routes may attach: a listener without certificates takes routes, too.
-    fn takes_routes(&self) -> bool {
+    pub(crate) fn takes_routes(&self) -> bool {
         self.refusal.is_none() && self.conflict.is_none()
     }
 

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | [`objects`] | the objects, read from JSON: only the fields that are used, each list with a bound |
 //! | `routes`, `values` | specifications of routes; names, references and lists, which objects of several kinds have |
-//! | [`translate`] | objects → text of a configuration, secrets and statuses; no I/O, no clock |
+//! | [`translate`] | objects → text of a configuration, secrets and statuses; no I/O, no clock; translations of routes are kept |
 //! | `listeners` | listeners of gateways: conflicts, certificates, allowed routes |
 //! | `addresses` | addresses to listen on, and of statuses |
 //! | `attach` | routes and their parents: which listeners take a route, for which host names |
@@ -17,6 +17,7 @@
 //! | [`conditions`] | conditions, statuses, and their comparison with the statuses that objects have |
 //! | `text` | writer of the configuration's text, which knows the owner of each line |
 //! | `world` | objects as far as they are known, and the store of a kind's objects for the watcher |
+//! | `reported` | versions and statuses of objects at the API server, which the translation does not read |
 //! | `control` | loop: objects → translation → configuration and statuses |
 //! | `writer` | writes statuses that differ |
 //! | `election`, `leader` | lease of the balancer that writes statuses |
@@ -43,6 +44,7 @@ mod ingress_spec;
 mod leader;
 mod listeners;
 mod pools;
+mod reported;
 mod routes;
 #[cfg(test)]
 mod tests;

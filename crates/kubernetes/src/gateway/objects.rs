@@ -11,6 +11,7 @@ use serde_json::Value;
 
 use super::grpc;
 pub use super::ingress_spec::{IngressClassSpec, IngressPath, IngressSpec, IngressTls, Target};
+use super::reported::keep_meaning;
 pub use super::routes::{
     BackendRef, CookieConfig, Cors, Filter, Fraction, Header, HeaderModifier, HttpMatch, HttpRule,
     Mirror, PathChange, Redirect, Retry, RouteSpec, SessionPersistence, StreamRule, Timeouts,
@@ -149,6 +150,16 @@ impl Kind {
         matches!(self, GrpcRoute | TlsRoute | TcpRoute | InferencePool) || self.is_of_ingress()
     }
 
+    /// True for kinds to whose objects the controller writes statuses.
+    pub(crate) fn has_status(self) -> bool {
+        use Kind::{IngressClass, Namespace, ReferenceGrant, Secret, Service};
+        let without = matches!(
+            self,
+            ReferenceGrant | Namespace | Service | Secret | IngressClass
+        );
+        !without
+    }
+
     /// True for routes of requests of HTTP, and of calls, which are such requests.
     pub(crate) fn is_of_requests(self) -> bool {
         matches!(self, Kind::HttpRoute | Kind::GrpcRoute)
@@ -195,13 +206,13 @@ pub struct Metadata {
     /// Number of changes of the object's specification.
     #[serde(deserialize_with = "or_default")]
     pub generation: i64,
-    /// Version of the object.
+    /// Version of a secret; empty for other objects.
     #[serde(deserialize_with = "or_default")]
     pub resource_version: String,
     /// Time of the object's creation (RFC 3339), which sorts as text.
     #[serde(deserialize_with = "or_default")]
     pub creation_timestamp: String,
-    /// Labels of the object.
+    /// Labels of a namespace; none for other objects.
     #[serde(deserialize_with = "or_default")]
     pub labels: BTreeMap<String, String>,
     /// Annotations of the object, of those that the controller uses.
@@ -231,7 +242,7 @@ pub struct Object<S: Default> {
         bound(deserialize = "S: Deserialize<'de>")
     )]
     pub spec: S,
-    /// Status as it is at the API server.
+    /// Part of the status at the API server that the translation reads.
     #[serde(deserialize_with = "or_default")]
     pub status: Value,
 }
@@ -550,9 +561,13 @@ fn put<T: for<'de> Deserialize<'de> + PartialEq>(
     name: ObjectName,
     value: Value,
 ) -> Result<bool, serde_json::Error> {
-    let object = Arc::new(T::deserialize(value)?);
-    let before = all.insert(name, Arc::clone(&object));
-    Ok(before.as_ref() != Some(&object))
+    let object = T::deserialize(value)?;
+    // An object that stays the same is known by its address.
+    if all.get(&name).is_some_and(|known| **known == object) {
+        return Ok(false);
+    }
+    all.insert(name, Arc::new(object));
+    Ok(true)
 }
 
 impl Objects {
@@ -561,7 +576,8 @@ impl Objects {
     /// # Errors
     ///
     /// The object is not what its kind demands. The object that was known before stays.
-    pub fn put(&mut self, kind: Kind, object: Value) -> Result<bool, serde_json::Error> {
+    pub fn put(&mut self, kind: Kind, mut object: Value) -> Result<bool, serde_json::Error> {
+        keep_meaning(kind, &mut object);
         let text = |key: &str| {
             let metadata = object.get("metadata");
             let text = metadata.and_then(|of| of.get(key)).and_then(Value::as_str);
@@ -642,28 +658,28 @@ impl Objects {
         }
     }
 
-    /// Returns the version and the status of an object of a kind to which the controller writes statuses.
-    pub fn find_status(&self, kind: Kind, name: &ObjectName) -> Option<(String, Value)> {
-        fn status<S: Default>(object: &Arc<Object<S>>) -> (String, Value) {
-            (
-                object.metadata.resource_version.clone(),
-                object.status.clone(),
-            )
+    /// Brings an object up to date: it becomes that of `from`, or is removed.
+    pub(crate) fn copy(&mut self, kind: Kind, name: &ObjectName, from: &Objects) {
+        fn copy<T>(to: &mut ByName<T>, name: &ObjectName, from: &ByName<T>) {
+            match from.get(name) {
+                Some(object) => drop(to.insert(name.clone(), Arc::clone(object))),
+                None => drop(to.remove(name)),
+            }
         }
         match kind {
-            Kind::GatewayClass => self.classes.get(name).map(status),
-            Kind::Gateway => self.gateways.get(name).map(status),
-            Kind::HttpRoute => self.http_routes.get(name).map(status),
-            Kind::GrpcRoute => self.grpc_routes.get(name).map(status),
-            Kind::TlsRoute => self.tls_routes.get(name).map(status),
-            Kind::TcpRoute => self.tcp_routes.get(name).map(status),
-            Kind::InferencePool => self.pools.get(name).map(status),
-            Kind::Ingress => self.ingresses.get(name).map(status),
-            Kind::ReferenceGrant
-            | Kind::Namespace
-            | Kind::Service
-            | Kind::Secret
-            | Kind::IngressClass => None,
+            Kind::GatewayClass => copy(&mut self.classes, name, &from.classes),
+            Kind::Gateway => copy(&mut self.gateways, name, &from.gateways),
+            Kind::HttpRoute => copy(&mut self.http_routes, name, &from.http_routes),
+            Kind::GrpcRoute => copy(&mut self.grpc_routes, name, &from.grpc_routes),
+            Kind::TlsRoute => copy(&mut self.tls_routes, name, &from.tls_routes),
+            Kind::TcpRoute => copy(&mut self.tcp_routes, name, &from.tcp_routes),
+            Kind::ReferenceGrant => copy(&mut self.grants, name, &from.grants),
+            Kind::Namespace => copy(&mut self.namespaces, name, &from.namespaces),
+            Kind::Service => copy(&mut self.services, name, &from.services),
+            Kind::Secret => copy(&mut self.secrets, name, &from.secrets),
+            Kind::InferencePool => copy(&mut self.pools, name, &from.pools),
+            Kind::Ingress => copy(&mut self.ingresses, name, &from.ingresses),
+            Kind::IngressClass => copy(&mut self.ingress_classes, name, &from.ingress_classes),
         }
     }
 }

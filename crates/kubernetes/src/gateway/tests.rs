@@ -13,6 +13,7 @@ use super::translate::{Refused, Translation};
 mod again;
 mod grpc;
 mod ingress;
+mod parts;
 mod pools;
 mod rights;
 mod settle;

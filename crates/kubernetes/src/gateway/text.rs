@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::Arc;
 
 use evenkeel_config::{GeneratedPart, GeneratedParts};
 
@@ -24,7 +25,7 @@ enum PartKind {
     /// Lines of rules without their routes.
     Rules,
     /// Route of the rule with this name.
-    Route(String),
+    Route(Arc<str>),
     /// Group of members.
     Group,
 }
@@ -43,15 +44,15 @@ pub(crate) struct Text {
     text: String,
     lines: usize,
     /// First lines of owners, in order. An owner's lines end where the next owner's begin.
-    owners: Vec<(usize, Owner)>,
+    owners: Vec<(usize, Arc<Owner>)>,
     /// Parts in order. Lines before the first one are lines of rules.
     parts: Vec<PartStart>,
 }
 
 impl Text {
     /// Begins the lines of an owner.
-    pub(crate) fn begin(&mut self, owner: Owner) {
-        self.owners.push((self.lines + 1, owner));
+    pub(crate) fn begin(&mut self, owner: impl Into<Arc<Owner>>) {
+        self.owners.push((self.lines + 1, owner.into()));
     }
 
     /// Begins the lines of a rule, with the first owner of these lines.
@@ -60,8 +61,8 @@ impl Text {
     }
 
     /// Begins the lines of a route of the rule with this name.
-    pub(crate) fn begin_route(&mut self, rule: &str, owner: Owner) {
-        self.begin_part(PartKind::Route(rule.to_owned()), owner);
+    pub(crate) fn begin_route(&mut self, rule: &Arc<str>, owner: impl Into<Arc<Owner>>) {
+        self.begin_part(PartKind::Route(Arc::clone(rule)), owner);
     }
 
     /// Begins the lines of a group.
@@ -69,7 +70,7 @@ impl Text {
         self.begin_part(PartKind::Group, owner);
     }
 
-    fn begin_part(&mut self, kind: PartKind, owner: Owner) {
+    fn begin_part(&mut self, kind: PartKind, owner: impl Into<Arc<Owner>>) {
         self.parts.push(PartStart {
             kind,
             line: self.lines + 1,
@@ -94,9 +95,9 @@ impl Text {
             match &start.kind {
                 PartKind::Rules => parts.rules.push_str(text),
                 PartKind::Group => parts.groups.push(part),
-                PartKind::Route(rule) => match parts.routes.get_mut(rule) {
+                PartKind::Route(rule) => match parts.routes.get_mut(&**rule) {
                     Some(routes) => routes.push(part),
-                    None => drop(parts.routes.insert(rule.clone(), vec![part])),
+                    None => drop(parts.routes.insert((**rule).to_owned(), vec![part])),
                 },
             }
         }
@@ -108,6 +109,12 @@ impl Text {
         self.text.push_str(line);
         self.text.push('\n');
         self.lines += 1;
+    }
+
+    /// Writes lines, each with its end.
+    pub(crate) fn lines(&mut self, lines: &str) {
+        self.text.push_str(lines);
+        self.lines += lines.bytes().filter(|byte| *byte == b'\n').count();
     }
 
     /// Returns the owner of a line, counted from 1.

@@ -11,21 +11,21 @@ use evenkeel_config::Config;
 use serde_json::{Value, json};
 
 use super::addresses::{GatewayAddresses, assign_addresses, refuse_addresses, show_addresses};
-use super::attach::{
-    self, Attachment, Parent, RouteFacts, RouteFindings, attach_route, is_isolated,
-};
+use super::attach::{self, Attachment, Parent, RouteFacts, RouteFindings, attach_route};
 use super::backends::{Groups, Names, Referrer};
 use super::conditions::{Condition, Status, list_conditions};
-use super::http::{MatchRank, RuleText};
 use super::ingress::Notice;
-use super::listeners::{Class, Files, Frontend, ListenerState, place_listeners};
-use super::objects::{Gateway, Kind, Metadata, ObjectName, Objects, StreamRoute};
+use super::listeners::{Files, Frontend, ListenerState, place_listeners};
+use super::objects::{Gateway, HttpRoute, Kind, Metadata, ObjectName, Objects, StreamRoute};
 use super::pools::{self, PoolParents};
 use super::settings::Settings;
-use super::text::{Owner, Text, is_host, quote};
+use super::text::{Owner, Text, is_host};
+use kept::{Entry, KeptRoutes, merge_entries};
 
 mod frontend;
 mod ingress;
+mod kept;
+mod route;
 pub mod settle;
 mod targets;
 
@@ -40,7 +40,7 @@ pub struct Translation {
     /// Contents of secrets, by the paths that the text names.
     pub files: Files,
     /// Statuses of all objects of this controller.
-    pub statuses: Vec<Status>,
+    pub statuses: Vec<Arc<Status>>,
     /// Listeners of each rule of the configuration.
     pub rules: BTreeMap<String, Vec<Owner>>,
     /// Number of rounds that the translation took.
@@ -73,27 +73,8 @@ fn rank_host(host: Option<&str>) -> HostRank {
     }
 }
 
-/// Route of the configuration, before all routes of a port are put in order.
-struct Entry {
-    rank: (
-        HostRank,
-        HostRank,
-        MatchRank,
-        String,
-        ObjectName,
-        Kind,
-        usize,
-        usize,
-    ),
-    owner: Owner,
-    host: Option<String>,
-    conditions: Vec<String>,
-    actions: Vec<String>,
-    name: String,
-}
-
 /// Target of connections: the server name, the group and the owner.
-type StreamTarget = (Option<String>, String, Owner);
+type StreamTarget = (Option<String>, String, Arc<Owner>);
 
 struct Work<'o> {
     objects: &'o Objects,
@@ -110,7 +91,7 @@ struct Work<'o> {
     groups: Groups,
     names: Names,
     text: Text,
-    statuses: Vec<Status>,
+    statuses: Vec<Arc<Status>>,
     rules: BTreeMap<String, Vec<Owner>>,
     /// Groups by host and by the name of a cookie that binds clients of the host to the group.
     cookies: HashMap<(Option<String>, String), String>,
@@ -203,10 +184,11 @@ impl<'o> Work<'o> {
         }
     }
 
-    fn run(&mut self) {
-        let mut entries: BTreeMap<usize, Vec<Entry>> = BTreeMap::new();
-        self.translate_http(&mut entries);
-        self.translate_ingresses(&mut entries);
+    /// Translates all routes, and writes the text. `kept` has translations of routes.
+    fn run(&mut self, kept: &mut KeptRoutes) {
+        self.translate_http(kept);
+        let mut of_ingresses: BTreeMap<usize, Vec<Entry>> = BTreeMap::new();
+        self.translate_ingresses(&mut of_ingresses);
         let streams = [
             (Kind::TlsRoute, &self.objects.tls_routes),
             (Kind::TcpRoute, &self.objects.tcp_routes),
@@ -220,8 +202,9 @@ impl<'o> Work<'o> {
             }
         }
         for index in 0..self.frontends.len() {
-            let entries = entries.remove(&index).unwrap_or_default();
-            self.write_frontend(index, entries, targets.remove(&index).unwrap_or_default());
+            let more = of_ingresses.remove(&index).unwrap_or_default();
+            let entries = merge_entries(kept.entries_of(index), more);
+            self.write_frontend(index, &entries, targets.remove(&index).unwrap_or_default());
         }
         self.groups.write(&mut self.text);
     }
@@ -236,7 +219,7 @@ impl<'o> Work<'o> {
         found.filter(|_| serves)
     }
 
-    fn attach(&mut self, facts: &RouteFacts<'_>) -> (Vec<Parent>, Vec<Attachment>) {
+    fn attach(&self, facts: &RouteFacts<'_>) -> (Vec<Parent>, Vec<Attachment>) {
         attach_route(facts, &self.listeners, &self.by_gateway, self.objects)
     }
 
@@ -258,174 +241,44 @@ impl<'o> Work<'o> {
                 }
             }
         }
-        let status = attach::show_parents(
-            parents,
-            findings,
-            &self.settings.controller,
-            metadata.generation,
-        );
-        self.note_status(kind, metadata, status);
+        let status = self.make_route_status(kind, metadata, parents, findings);
+        self.statuses.push(status);
+    }
+
+    /// Makes the status of a route.
+    fn make_route_status(
+        &self,
+        kind: Kind,
+        metadata: &Metadata,
+        parents: &[Parent],
+        findings: &RouteFindings,
+    ) -> Arc<Status> {
+        let controller = &self.settings.controller;
+        let status = attach::show_parents(parents, findings, controller, metadata.generation);
+        Arc::new(Status {
+            kind,
+            object: metadata.object_name(),
+            generation: metadata.generation,
+            status,
+        })
     }
 
     fn note_status(&mut self, kind: Kind, metadata: &Metadata, status: Value) {
-        self.statuses.push(Status {
+        self.statuses.push(Arc::new(Status {
             kind,
             object: metadata.object_name(),
-            resource_version: metadata.resource_version.clone(),
+            generation: metadata.generation,
             status,
-        });
+        }));
     }
 
-    fn translate_http(&mut self, entries: &mut BTreeMap<usize, Vec<Entry>>) {
+    /// Returns all routes of requests.
+    fn list_routes(&self) -> impl Iterator<Item = (Kind, &'o Arc<HttpRoute>)> {
         let objects = self.objects;
         let http = objects.http_routes.values();
         let http = http.map(|route| (Kind::HttpRoute, route));
         let grpc = objects.grpc_routes.values();
-        let grpc = grpc.map(|route| (Kind::GrpcRoute, route));
-        let mut routes: Vec<_> = http.chain(grpc).collect();
-        // Of routes that contradict each other, the oldest counts.
-        routes.sort_by_cached_key(|(kind, route)| (rank_age(&route.metadata), *kind));
-        for (kind, route) in routes {
-            let metadata = &route.metadata;
-            let facts = RouteFacts {
-                kind,
-                metadata,
-                parents: &route.spec.parent_refs,
-                hosts: Some(&route.spec.hostnames),
-            };
-            let (parents, attachments) = self.attach(&facts);
-            let (mut findings, mut dropped) = (RouteFindings::default(), Vec::new());
-            let object = metadata.object_name();
-            let wrong_host = refuse_host(&route.spec.hostnames);
-            for (number, rule) in route.spec.rules.iter().enumerate() {
-                let owner = Owner::Rule(kind, object.clone(), number);
-                let referrer = Referrer {
-                    objects,
-                    kind,
-                    namespace: &metadata.namespace,
-                };
-                let read = match self.refused.get(&owner) {
-                    Some(message) => Err(message.clone()),
-                    None => match &wrong_host {
-                        Some(message) => Err(message.clone()),
-                        None => RuleText::read(rule, referrer, &mut self.groups),
-                    },
-                };
-                let text = match read {
-                    Ok(text) => text,
-                    Err(message) => {
-                        self.groups.drop_current();
-                        dropped.push(format!("rule {}: {message}", number + 1));
-                        continue;
-                    }
-                };
-                if let Some(refusal) = &text.references {
-                    findings.references.get_or_insert_with(|| refusal.clone());
-                }
-                match attachments.is_empty() {
-                    true => self.groups.drop_current(),
-                    false => self.groups.use_current(&owner),
-                }
-                self.note_pools(
-                    &pools::list_pools(rule, &metadata.namespace, objects),
-                    &attachments,
-                );
-                for attachment in &attachments {
-                    self.add_entries(&owner, metadata, &text, attachment, entries);
-                }
-            }
-            if !dropped.is_empty() {
-                let message = dropped.join("; ");
-                match dropped.len() == route.spec.rules.len() {
-                    true => findings.refusal = Some(("UnsupportedValue", message)),
-                    false => findings.dropped = Some(message),
-                }
-            }
-            self.note_route(kind, metadata, &parents, &findings);
-        }
-    }
-
-    /// Notes the gateways through which clients reach pools.
-    fn note_pools(&mut self, pools: &[ObjectName], attachments: &[Attachment]) {
-        for pool in pools {
-            let listeners = { attachments.iter() }.filter_map(|of| self.listeners.get(of.listener));
-            let gateways = listeners.map(|of| of.gateway.metadata.object_name());
-            let parents = self.pool_parents.entry(pool.clone()).or_default();
-            parents.extend(gateways);
-        }
-    }
-
-    fn add_entries(
-        &mut self,
-        owner: &Owner,
-        metadata: &Metadata,
-        text: &RuleText,
-        attachment: &Attachment,
-        entries: &mut BTreeMap<usize, Vec<Entry>>,
-    ) {
-        let Owner::Rule(kind, object, number) = owner else {
-            return;
-        };
-        let Some(index) = self.frontend_of(attachment.listener) else {
-            return;
-        };
-        let (Some(frontend), Some(listener)) = (
-            self.frontends.get(index),
-            self.listeners.get(attachment.listener),
-        ) else {
-            return;
-        };
-        let scheme = if frontend.class == Class::Https {
-            "https"
-        } else {
-            "http"
-        };
-        let actions = text.actions(scheme, frontend.port);
-        let own = listener.hostname().map(str::to_ascii_lowercase);
-        for host in &attachment.hosts {
-            if is_isolated(host.as_deref(), own.as_deref(), frontend) {
-                continue;
-            }
-            for group in &text.groups {
-                let Some(cookie) = self.groups.cookie_of(group) else {
-                    continue;
-                };
-                let key = (host.clone(), cookie.to_ascii_lowercase());
-                let other = self.cookies.entry(key).or_insert_with(|| group.clone());
-                if *other != *group {
-                    let message = format!(
-                        "sessionPersistence: an older route binds clients of the same host to another Service by the \
-                         session name {cookie:?}; choose another sessionName"
-                    );
-                    self.contradictions.push((owner.clone(), message));
-                }
-            }
-            for (place, conditions) in text.conditions.iter().enumerate() {
-                let rank = (
-                    rank_host(own.as_deref()),
-                    rank_host(host.as_deref()),
-                    conditions.rank,
-                    metadata.creation_timestamp.clone(),
-                    object.clone(),
-                    *kind,
-                    *number,
-                    place,
-                );
-                let name = super::text::short_name(&[
-                    &object.namespace,
-                    &object.name,
-                    &number.to_string(),
-                ]);
-                entries.entry(index).or_default().push(Entry {
-                    rank,
-                    owner: owner.clone(),
-                    host: host.clone(),
-                    conditions: conditions.lines.clone(),
-                    actions: actions.clone(),
-                    name,
-                });
-            }
-        }
+        http.chain(grpc.map(|route| (Kind::GrpcRoute, route)))
     }
 
     fn translate_stream(
@@ -443,7 +296,7 @@ impl<'o> Work<'o> {
         };
         let (parents, attachments) = self.attach(&facts);
         let mut findings = RouteFindings::default();
-        let owner = Owner::Rule(kind, metadata.object_name(), 0);
+        let owner = Arc::new(Owner::Rule(kind, metadata.object_name(), 0));
         let referrer = Referrer {
             objects: self.objects,
             kind,
@@ -459,7 +312,7 @@ impl<'o> Work<'o> {
         findings.references = references;
         let served: Vec<_> = groups.iter().filter(|(_, weight)| *weight > 0).collect();
         let wrong_host = facts.hosts.and_then(refuse_host);
-        if let Some(message) = self.refused.get(&owner).or(wrong_host.as_ref()) {
+        if let Some(message) = self.refused.get(&*owner).or(wrong_host.as_ref()) {
             findings.refusal = Some(("UnsupportedValue", message.clone()));
         } else if route.spec.rules.len() > 1 || served.len() > 1 && findings.references.is_none() {
             let message = "several rules, or several targets with weights, are not supported for connections; \
@@ -565,15 +418,6 @@ impl<'o> Work<'o> {
             "conditions": list_conditions(&[accepted, programmed], gateway.metadata.generation),
             "listeners": listeners.iter().map(|of| of.show()).collect::<Vec<_>>(),
         })
-    }
-}
-
-/// Writes a route of a rule.
-fn write_route(text: &mut Text, rule: &str, name: &str, conditions: &[String], actions: &[String]) {
-    text.line(&format!("[[{rule}.routes]]"));
-    text.line(&format!("name = {}", quote(name)));
-    for line in conditions.iter().chain(actions) {
-        text.line(line);
     }
 }
 

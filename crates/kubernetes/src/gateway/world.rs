@@ -14,6 +14,7 @@ use tracing::warn;
 
 use super::ingress_spec::is_used_annotation;
 use super::objects::{Kind, ObjectName, Objects};
+use super::reported::{ReportedStatus, ReportedStatuses};
 use super::settings::Settings;
 use crate::list::{
     self, Event, Fault, ListError, Page, Raw, RawDetails, RawMetadata, Status, Store,
@@ -34,6 +35,8 @@ const LONGEST_WAIT: Duration = Duration::from_millis(100);
 pub(crate) struct World {
     state: Mutex<State>,
     changed: Notify,
+    /// Notified if objects have other versions, and perhaps other statuses.
+    reported: Notify,
     /// Time when somebody who waited was told of changes last.
     told: Mutex<Option<Instant>>,
 }
@@ -41,11 +44,30 @@ pub(crate) struct World {
 #[derive(Debug, Default)]
 struct State {
     objects: Objects,
+    /// Objects that have changed since [`World::update_objects`].
+    changed: BTreeSet<(Kind, ObjectName)>,
+    reported: ReportedStatuses,
     /// Kinds that have been listed, or that the cluster does not have.
     known: BTreeSet<Kind>,
     kinds: BTreeMap<Kind, KindStatus>,
     /// True if Ingresses are served: then a cluster need not have the Gateway API.
     serves_ingress: bool,
+}
+
+impl State {
+    fn knows_all(&self) -> bool {
+        Kind::ALL.iter().all(|kind| self.known.contains(kind))
+    }
+
+    /// Removes an object. Returns true if it was there.
+    fn remove(&mut self, kind: Kind, name: &ObjectName) -> bool {
+        let is_removed = self.objects.remove(kind, name);
+        if is_removed {
+            self.changed.insert((kind, name.clone()));
+        }
+        self.reported.remove(kind, name);
+        is_removed
+    }
 }
 
 impl World {
@@ -160,13 +182,34 @@ impl World {
     /// Returns all objects; `None` until all kinds are known.
     pub(crate) fn objects(&self) -> Option<Objects> {
         let state = self.state.lock();
-        let is_known = Kind::ALL.iter().all(|kind| state.known.contains(kind));
-        is_known.then(|| state.objects.clone())
+        state.knows_all().then(|| state.objects.clone())
     }
 
-    /// Returns the version and the status of an object.
-    pub(crate) fn find_status(&self, kind: Kind, name: &ObjectName) -> Option<(String, Value)> {
-        self.state.lock().objects.find_status(kind, name)
+    /// Brings a copy of all objects up to date, which this function alone changes. Returns false until all kinds are known.
+    pub(crate) fn update_objects(&self, copy: &mut Objects) -> bool {
+        let mut state = self.state.lock();
+        if !state.knows_all() {
+            return false;
+        }
+        for (kind, name) in std::mem::take(&mut state.changed) {
+            copy.copy(kind, &name, &state.objects);
+        }
+        true
+    }
+
+    /// Returns the status of an object at the API server.
+    pub(crate) fn find_status(&self, kind: Kind, name: &ObjectName) -> Option<ReportedStatus> {
+        self.state.lock().reported.find(kind, name).cloned()
+    }
+
+    /// Waits until objects have other versions.
+    pub(crate) async fn wait_for_statuses(&self) {
+        self.reported.notified().await;
+    }
+
+    /// Returns the objects whose version has changed since the call before.
+    pub(crate) fn take_changed_statuses(&self) -> BTreeSet<(Kind, ObjectName)> {
+        self.state.lock().reported.take_changed()
     }
 
     /// Returns the status of each kind.
@@ -257,12 +300,28 @@ pub(crate) struct KindStore {
 impl KindStore {
     /// Puts an object into the world. An object that cannot be read harms nobody else: the one that was known stays.
     fn put_object(&self, name: &str, object: Value) -> bool {
-        let put = self.world.state.lock().objects.put(self.kind, object);
-        put.unwrap_or_else(|error| {
-            let kind = self.kind.name();
-            warn!("gateways: {kind} {name} cannot be read, and is left as it was: {error}");
-            false
-        })
+        let kind = self.kind;
+        let reported = kind.has_status().then(|| ReportedStatus::read(&object));
+        let mut state = self.world.state.lock();
+        let is_changed = match state.objects.put(kind, object) {
+            Ok(is_changed) => is_changed,
+            Err(error) => {
+                drop(state);
+                let kind = kind.name();
+                warn!("gateways: {kind} {name} cannot be read, and is left as it was: {error}");
+                return false;
+            }
+        };
+        let name = name_of(name);
+        if let Some(reported) = reported
+            && state.reported.put(kind, &name, reported)
+        {
+            self.world.reported.notify_one();
+        }
+        if is_changed {
+            state.changed.insert((kind, name));
+        }
+        is_changed
     }
 }
 
@@ -289,10 +348,10 @@ impl Store for KindStore {
 
     fn replace(&mut self, objects: BTreeMap<String, Value>) {
         {
-            let known = &mut self.world.state.lock().objects;
-            for name in known.names(self.kind) {
+            let state = &mut self.world.state.lock();
+            for name in state.objects.names(self.kind) {
                 if !objects.contains_key(&name.to_string()) {
-                    known.remove(self.kind, &name);
+                    state.remove(self.kind, &name);
                 }
             }
         }
@@ -309,7 +368,7 @@ impl Store for KindStore {
 
     fn remove(&mut self, key: &str) -> bool {
         let mut state = self.world.state.lock();
-        state.objects.remove(self.kind, &name_of(key))
+        state.remove(self.kind, &name_of(key))
     }
 }
 
@@ -379,6 +438,60 @@ mod tests {
         // What a later list lacks is gone.
         assert!(watcher.take_page(&page(&[route("b", "2")])).unwrap());
         assert_eq!(names(&world), ["shop/b"]);
+    }
+
+    #[test]
+    fn an_event_of_a_status_alone_changes_no_object() {
+        let world = Arc::new(World::default());
+        let mut watcher = watcher(&world);
+        assert!(
+            watcher
+                .take_page(&page(&[route("a", "1"), route("b", "2")]))
+                .unwrap()
+        );
+        let name = ObjectName::new("shop", "a");
+        let mut copy = Objects::default();
+        assert!(!world.update_objects(&mut copy));
+        for kind in Kind::ALL {
+            world.note_listed(kind, "v1");
+        }
+        assert!(world.update_objects(&mut copy));
+        let before = Arc::clone(&copy.http_routes[&name]);
+        assert_eq!(world.take_changed_statuses().len(), 2);
+        let mut written = route("a", "10");
+        written["status"] = json!({ "parents": [] });
+        written["metadata"]["annotations"] = json!({ "a": "b" });
+        let mut fault = None;
+        assert!(!watcher.take_bytes(&event("MODIFIED", &written), &mut fault));
+        assert!(world.update_objects(&mut copy));
+        assert!(Arc::ptr_eq(&before, &copy.http_routes[&name]));
+        // The writer of statuses sees the event.
+        let changed = world.take_changed_statuses();
+        assert_eq!(
+            changed.into_iter().collect::<Vec<_>>(),
+            [(Kind::HttpRoute, name.clone())]
+        );
+        let found = world.find_status(Kind::HttpRoute, &name).unwrap();
+        assert_eq!(
+            (&*found.version, found.status()),
+            ("10", written["status"].clone())
+        );
+        written["spec"]["hostnames"] = json!(["b.example"]);
+        written["metadata"]["resourceVersion"] = json!("11");
+        assert!(watcher.take_bytes(&event("MODIFIED", &written), &mut fault));
+        assert!(watcher.take_bytes(&event("DELETED", &route("b", "12")), &mut fault));
+        assert!(world.update_objects(&mut copy));
+        assert_eq!(
+            *copy.http_routes[&name].spec.hostnames,
+            ["b.example".to_owned()]
+        );
+        assert_eq!(copy.http_routes.len(), 1);
+        assert!(
+            world
+                .find_status(Kind::HttpRoute, &ObjectName::new("shop", "b"))
+                .is_none()
+        );
+        assert!(fault.is_none());
     }
 
     #[test]

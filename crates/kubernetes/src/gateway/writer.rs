@@ -1,6 +1,6 @@
 //! Writer of statuses: writes the statuses of objects that differ from those at the API server.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -19,7 +19,7 @@ use crate::list::Fault;
 use crate::watcher::{Pace, refusal_of};
 
 /// Statuses that are to be written.
-pub(crate) type Wanted = watch::Receiver<Arc<Vec<Status>>>;
+pub(crate) type Wanted = watch::Receiver<Arc<Vec<Arc<Status>>>>;
 
 /// Writer of statuses.
 #[derive(Debug)]
@@ -34,7 +34,47 @@ pub(crate) struct Writer {
     term: Option<Term>,
     /// Versions of objects whose status was written, or refused: the next event has another version.
     tried: HashMap<(Kind, ObjectName), String>,
+    settled: Settled,
     pace: Pace,
+}
+
+/// Statuses that need no look: objects have them, or have been asked to take them, and have not changed since.
+#[derive(Debug, Default)]
+struct Settled {
+    /// Statuses by their addresses in memory.
+    all: HashMap<usize, Arc<Status>>,
+}
+
+impl Settled {
+    fn address(status: &Arc<Status>) -> usize {
+        Arc::as_ptr(status).addr()
+    }
+
+    fn contains(&self, status: &Arc<Status>) -> bool {
+        self.all.contains_key(&Self::address(status))
+    }
+
+    fn insert(&mut self, status: &Arc<Status>) {
+        self.all.insert(Self::address(status), Arc::clone(status));
+    }
+
+    /// Forgets the statuses of objects that have changed, and statuses that are no longer wanted.
+    fn forget(&mut self, wanted: &[Arc<Status>], changed: &BTreeSet<(Kind, ObjectName)>) {
+        if !changed.is_empty() {
+            let mut kinds: BTreeMap<Kind, HashSet<&ObjectName>> = BTreeMap::new();
+            for (kind, name) in changed {
+                kinds.entry(*kind).or_default().insert(name);
+            }
+            self.all.retain(|_, of| {
+                let names = kinds.get(&of.kind);
+                !names.is_some_and(|names| names.contains(&of.object))
+            });
+        }
+        if self.all.len() > wanted.len() {
+            let wanted: HashSet<usize> = wanted.iter().map(Self::address).collect();
+            self.all.retain(|address, _| wanted.contains(address));
+        }
+    }
 }
 
 /// End of a round of writing.
@@ -63,13 +103,23 @@ impl Writer {
             written,
             term,
             tried: HashMap::new(),
+            settled: Settled::default(),
             pace: Pace::default(),
         }
     }
 
     /// Writes statuses for as long as somebody wants any.
     pub(crate) async fn run(mut self, mut wanted: Wanted) {
-        while wanted.changed().await.is_ok() {
+        let world = Arc::clone(&self.world);
+        loop {
+            tokio::select! {
+                changed = wanted.changed() => {
+                    if changed.is_err() {
+                        return;
+                    }
+                }
+                () = world.wait_for_statuses() => {}
+            }
             let mut told = false;
             loop {
                 self.wait_for_term().await;
@@ -105,42 +155,54 @@ impl Writer {
             .is_none_or(|term| is_leading(&term.borrow()))
     }
 
+    /// Writes statuses that differ. Those of objects that have not changed are not looked at again.
     async fn write_all(&mut self, wanted: &mut Wanted) -> Round {
+        let changed = self.world.take_changed_statuses();
         let all = Arc::clone(&wanted.borrow_and_update());
-        let names: HashSet<_> = all.iter().map(|of| (of.kind, &of.object)).collect();
-        self.tried
-            .retain(|(kind, name), _| names.contains(&(*kind, name)));
+        self.settled.forget(&all, &changed);
+        if self.tried.len() > 2 * all.len() {
+            let names: HashSet<_> = all.iter().map(|of| (of.kind, &of.object)).collect();
+            self.tried
+                .retain(|(kind, name), _| names.contains(&(*kind, name)));
+        }
         for status in all.iter() {
+            if self.settled.contains(status) {
+                continue;
+            }
             // A sender that is gone wants nothing else.
             if wanted.has_changed().unwrap_or(false) || !self.is_leading() {
                 return Round::Newer;
             }
-            if let Err(fault) = self.write(status).await {
-                return Round::Failed(fault);
+            match self.write(status).await {
+                Ok(true) => self.settled.insert(status),
+                Ok(false) => {}
+                Err(fault) => return Round::Failed(fault),
             }
         }
         Round::Done
     }
 
     /// Writes a status, if it differs. A status of an object that has changed meanwhile is left out: another one comes.
-    async fn write(&mut self, wanted: &Status) -> Result<(), Fault> {
-        let key = (wanted.kind, wanted.object.clone());
-        if self.tried.get(&key) == Some(&wanted.resource_version) {
-            return Ok(());
-        }
-        let Some((version, current)) = self.world.find_status(wanted.kind, &wanted.object) else {
-            return Ok(());
+    /// Returns false for such a status.
+    async fn write(&mut self, wanted: &Status) -> Result<bool, Fault> {
+        let found = self.world.find_status(wanted.kind, &wanted.object);
+        let Some(reported) = found.filter(|of| of.generation == wanted.generation) else {
+            return Ok(false);
         };
         let Some(api_version) = self.world.version_of(wanted.kind) else {
-            return Ok(());
+            return Ok(false);
         };
-        if version != wanted.resource_version {
-            return Ok(());
+        let key = (wanted.kind, wanted.object.clone());
+        // An event is on its way.
+        if self.tried.get(&key) == Some(&reported.version) {
+            return Ok(true);
         }
         let now = format_time(unix_now());
+        let current = reported.status();
         let Some(status) = merge_status(&wanted.status, &current, &self.controller, &now) else {
-            return Ok(());
+            return Ok(true);
         };
+        let version = reported.version;
         let target = wanted.kind.status_path(&api_version, &wanted.object);
         // The version lets the API server refuse a status for an object that somebody has changed.
         let patch = json!({ "metadata": { "resourceVersion": version }, "status": status });
@@ -160,6 +222,46 @@ impl Writer {
             }
         }
         self.tried.insert(key, version);
-        Ok(())
+        Ok(true)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::Value;
+
+    use super::*;
+
+    fn status(name: &str) -> Arc<Status> {
+        Arc::new(Status {
+            kind: Kind::HttpRoute,
+            object: ObjectName::new("shop", name),
+            generation: 1,
+            status: Value::Null,
+        })
+    }
+
+    #[test]
+    fn statuses_are_settled_until_they_or_their_objects_change() {
+        let wanted = [status("a"), status("b")];
+        let mut settled = Settled::default();
+        for status in &wanted {
+            assert!(!settled.contains(status));
+            settled.insert(status);
+            assert!(settled.contains(status));
+        }
+        settled.forget(&wanted, &BTreeSet::new());
+        assert!(wanted.iter().all(|of| settled.contains(of)));
+        // Another kind has an object of the same name.
+        let name = ObjectName::new("shop", "a");
+        settled.forget(&wanted, &BTreeSet::from([(Kind::Gateway, name.clone())]));
+        assert!(wanted.iter().all(|of| settled.contains(of)));
+        settled.forget(&wanted, &BTreeSet::from([(Kind::HttpRoute, name)]));
+        assert!(!settled.contains(&wanted[0]) && settled.contains(&wanted[1]));
+        let other = [status("b")];
+        assert!(!settled.contains(&other[0]));
+        settled.insert(&other[0]);
+        settled.forget(&other, &BTreeSet::new());
+        assert_eq!(settled.all.len(), 1);
     }
 }

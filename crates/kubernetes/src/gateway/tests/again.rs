@@ -1,10 +1,9 @@
 //! Tests of translations that follow one another: each is the one that is made from scratch.
 
-use evenkeel_config::GeneratedParser;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-use super::super::translate::settle::translate_again;
+use super::super::translate::settle::{Kept, translate_again};
 use super::settle::bad_rules;
 use super::*;
 
@@ -21,21 +20,57 @@ enum Step {
     Service(usize, bool),
     /// The gateway has so many listeners.
     Gateway(usize),
+    /// A route of calls comes, or changes: its number, and its host.
+    Calls(usize, usize),
+    /// A permission for targets in another namespace comes (true), or goes.
+    Grant(bool),
+    /// The namespace of the routes has this label.
+    Namespace(usize),
+    /// A pool of engines has this port, or goes without a port.
+    Pool(Option<usize>),
+    /// A listener cannot be put into effect (true), or can.
+    Refuse(bool),
 }
 
 fn any_step() -> impl Strategy<Value = Step> {
     prop_oneof![
-        4 => (0..6_usize, 0..4_usize, 0..40_usize).prop_map(|(n, host, rule)| Step::Route(n, host, rule)),
+        4 => (0..6_usize, 0..4_usize, 0..46_usize).prop_map(|(n, host, rule)| Step::Route(n, host, rule)),
         2 => (0..6_usize).prop_map(Step::NoRoute),
         1 => (0..2_usize, any::<bool>()).prop_map(|(n, is_there)| Step::Service(n, is_there)),
-        1 => (0..4_usize).prop_map(Step::Gateway),
+        1 => (0..5_usize).prop_map(Step::Gateway),
+        1 => (0..3_usize, 0..4_usize).prop_map(|(n, host)| Step::Calls(n, host)),
+        1 => any::<bool>().prop_map(Step::Grant),
+        1 => (0..2_usize).prop_map(Step::Namespace),
+        1 => proptest::option::of(0..2_usize).prop_map(Step::Pool),
+        1 => any::<bool>().prop_map(Step::Refuse),
     ]
 }
 
 /// Rules, most of them good.
 fn rule(number: usize) -> Value {
     let target = json!([{ "name": (SERVICES[number % 2]), "port": 80 }]);
+    let backends = match number {
+        40 => json!([{ "namespace": "other", "name": "web", "port": 80 }]),
+        41 => {
+            json!([{ "group": "inference.networking.k8s.io", "kind": "InferencePool", "name": "p" }])
+        }
+        45 => {
+            json!([{ "name": "web", "port": 80, "weight": 3 }, { "name": "missing", "port": 80 }])
+        }
+        42 | 43 => json!([{ "name": "web", "port": 80 }]),
+        _ => target.clone(),
+    };
+    let bind = |of: Value| json!({ "backendRefs": backends, "sessionPersistence": of });
+    let mirror = || {
+        let to = json!({ "backendRef": { "name": "canary", "port": 80 } });
+        json!({ "backendRefs": backends, "filters": [{ "type": "RequestMirror", "requestMirror": to }] })
+    };
     match bad_rules().get(number) {
+        // Both have the same name, and are not the same group.
+        _ if number == 42 => bind(json!({})),
+        _ if number == 43 => bind(json!({ "sessionName": "" })),
+        _ if number == 44 => mirror(),
+        _ if number >= 40 => json!({ "backendRefs": backends }),
         Some(bad) if number.is_multiple_of(3) => bad.clone(),
         _ if number.is_multiple_of(5) => {
             json!({ "backendRefs": target, "sessionPersistence": { "sessionName": format!("s{number}") } })
@@ -52,6 +87,8 @@ fn listeners(count: usize) -> Value {
         json!({ "name": "http", "port": 80, "protocol": "HTTP" }),
         json!({ "name": "other", "port": 81, "protocol": "HTTP", "hostname": "*.example" }),
         json!({ "name": "tls", "port": 443, "protocol": "HTTPS" }),
+        json!({ "name": "team", "port": 82, "protocol": "HTTP",
+                "allowedRoutes": { "namespaces": { "from": "Selector", "selector": { "matchLabels": { "team": "0" } } } } }),
     ];
     all.into_iter().take(count).collect()
 }
@@ -78,6 +115,35 @@ fn apply(cluster: &mut Cluster, step: &Step) {
             let name = ObjectName::new("shop", SERVICES[number]);
             cluster.0.remove(Kind::Service, &name);
         }
+        Step::Calls(number, host) => cluster.put(
+            Kind::GrpcRoute,
+            json!({ "metadata": { "namespace": "shop", "name": format!("r{number}") },
+                    "spec": { "parentRefs": [{ "name": "g" }], "hostnames": [hosts[host]],
+                              "rules": [{ "backendRefs": [{ "name": "web", "port": 80 }] }] } }),
+        ),
+        Step::Grant(true) => cluster.put(
+            Kind::ReferenceGrant,
+            json!({ "metadata": { "namespace": "other", "name": "g" },
+                    "spec": { "from": [{ "group": "gateway.networking.k8s.io", "kind": "HTTPRoute", "namespace": "shop" }],
+                              "to": [{ "group": "", "kind": "Service" }] } }),
+        ),
+        Step::Grant(false) => {
+            let name = ObjectName::new("other", "g");
+            cluster.0.remove(Kind::ReferenceGrant, &name);
+        }
+        Step::Namespace(label) => cluster.put(
+            Kind::Namespace,
+            json!({ "metadata": { "name": "shop", "labels": { "team": label.to_string() } } }),
+        ),
+        Step::Pool(port) => {
+            let ports: Value = { port.iter() }.map(|port| json!({ "number": 8000 + port })).collect();
+            cluster.put(
+                Kind::InferencePool,
+                json!({ "metadata": { "namespace": "shop", "name": "p" },
+                        "spec": { "selector": { "matchLabels": { "app": "p" } }, "targetPorts": ports } }),
+            );
+        }
+        Step::Refuse(_) => {}
         Step::Gateway(count) => cluster.gateway("g", listeners(count)),
     }
 }
@@ -89,11 +155,17 @@ proptest! {
     fn a_translation_after_others_is_the_one_from_scratch(
         steps in proptest::collection::vec(any_step(), 1..30),
     ) {
-        let (mut cluster, mut parser) = (plain(), GeneratedParser::default());
+        let (mut cluster, mut kept) = (plain(), Kept::default());
+        let mut refused = Refused::new();
         for step in steps {
             apply(&mut cluster, &step);
-            let refused = Refused::new();
-            let again = translate_again(&cluster.0, &settings(), &refused, &mut parser);
+            let owner = Owner::Listener(ObjectName::new("shop", "g"), "other".into());
+            match step {
+                Step::Refuse(true) => drop(refused.insert(owner, "in use".into())),
+                Step::Refuse(false) => drop(refused.remove(&owner)),
+                _ => {}
+            }
+            let again = translate_again(&cluster.0, &settings(), &refused, &mut kept);
             let scratch = translate(&cluster.0, &settings(), &refused);
             prop_assert_eq!(&again.text, &scratch.text);
             prop_assert_eq!(&again.statuses, &scratch.statuses);
@@ -103,4 +175,44 @@ proptest! {
             prop_assert_eq!(&**scratch.config.as_ref().unwrap(), &whole);
         }
     }
+}
+
+#[test]
+fn routes_are_translated_if_something_has_changed_that_they_read() {
+    let (mut cluster, mut kept) = (plain(), Kept::default());
+    let mut count = |cluster: &Cluster| {
+        let before = kept.count_translated();
+        translate_again(&cluster.0, &settings(), &Refused::new(), &mut kept);
+        kept.count_translated() - before
+    };
+    for number in 0..6 {
+        let rules = json!([{ "matches": [{ "path": { "value": format!("/{number}") } }],
+                             "backendRefs": [{ "name": (SERVICES[number % 2]), "port": 80 }] }]);
+        cluster.route(&format!("r{number}"), json!(["a.example"]), rules);
+    }
+    assert_eq!((count(&cluster), count(&cluster)), (6, 0));
+    let mirror = json!({ "type": "RequestMirror", "requestMirror": { "backendRef": { "name": "web", "port": 80 } } });
+    let rules = json!([{ "backendRefs": [{ "name": "canary", "port": 80 }], "filters": [mirror] }]);
+    cluster.route("r1", json!(["b.example"]), rules);
+    assert_eq!((count(&cluster), count(&cluster)), (1, 0));
+    cluster
+        .0
+        .remove(Kind::HttpRoute, &ObjectName::new("shop", "r5"));
+    assert_eq!(count(&cluster), 0);
+    // Routes 0, 2 and 4 have the service as their target, and route 1 mirrors requests to it.
+    apply(&mut cluster, &Step::Service(0, true));
+    assert_eq!((count(&cluster), count(&cluster)), (4, 0));
+    apply(&mut cluster, &Step::Service(0, false));
+    assert_eq!(count(&cluster), 4);
+    // No listener selects namespaces by their labels.
+    apply(&mut cluster, &Step::Namespace(0));
+    assert_eq!(count(&cluster), 0);
+    apply(&mut cluster, &Step::Gateway(4));
+    assert_eq!(count(&cluster), 5);
+    apply(&mut cluster, &Step::Namespace(1));
+    assert_eq!((count(&cluster), count(&cluster)), (5, 0));
+    apply(&mut cluster, &Step::Grant(true));
+    assert_eq!(count(&cluster), 5);
+    apply(&mut cluster, &Step::Pool(Some(1)));
+    assert_eq!((count(&cluster), count(&cluster)), (5, 0));
 }

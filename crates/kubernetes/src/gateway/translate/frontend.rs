@@ -2,11 +2,13 @@
 
 use std::collections::HashSet;
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use super::super::attach::covers_host;
 use super::super::listeners::{Class, ListenerState};
 use super::super::text::{Owner, quote, quote_list, write_host};
-use super::{Entry, StreamTarget, Work, rank_host, write_route};
+use super::kept::Entry;
+use super::{StreamTarget, Work, rank_host};
 
 /// Returns the owner of a listener's lines.
 fn owner_of(of: &ListenerState<'_>) -> Owner {
@@ -14,7 +16,7 @@ fn owner_of(of: &ListenerState<'_>) -> Owner {
 }
 
 /// Writes the condition on a host.
-fn write_condition(host: &str) -> String {
+pub(super) fn write_condition(host: &str) -> String {
     format!("host = [{}]", quote(&write_host(host)))
 }
 
@@ -43,7 +45,7 @@ impl Work<'_> {
     pub(super) fn write_frontend(
         &mut self,
         index: usize,
-        mut entries: Vec<Entry>,
+        entries: &[Arc<Entry>],
         targets: Vec<StreamTarget>,
     ) {
         let Some(frontend) = self.frontends.get(index) else {
@@ -118,7 +120,6 @@ impl Work<'_> {
         if frontend.class == Class::Https {
             self.write_certificates(&rule, &serving);
         }
-        entries.sort_by(|a, b| a.rank.cmp(&b.rank));
         let mut hosts: Vec<(Option<String>, Owner)> = serving
             .iter()
             .filter_map(|of| self.listeners.get(*of))
@@ -126,29 +127,18 @@ impl Work<'_> {
             .collect();
         hosts.sort_by_cached_key(|(host, _)| (rank_host(host.as_deref()), host.clone()));
         hosts.dedup_by(|(host, _), (before, _)| host == before);
-        let mut left = entries.into_iter().peekable();
+        let rule_name: Arc<str> = name.as_str().into();
+        let header = format!("[[{rule}.routes]]");
+        let mut left = entries.iter().peekable();
         for (place, (host, owner)) in hosts.iter().enumerate() {
             let (rank, mut is_closed) = (rank_host(host.as_deref()), false);
-            while let Some(entry) = left.next_if(|entry| entry.rank.0 <= rank) {
-                let mut conditions = entry.conditions;
-                if let Some(host) = &entry.host {
-                    conditions.insert(0, write_condition(host));
-                }
-                is_closed |= entry.host == *host
-                    && (conditions.len() == usize::from(host.is_some())
-                        || conditions
-                            .last()
-                            .is_some_and(|line| line == "path = [\"/*\"]"));
+            while let Some(entry) = left.next_if(|entry| entry.ranks.0 <= rank) {
+                is_closed |= entry.host == *host && entry.serves_all;
                 // Of two routes with the same conditions the older one serves, since it comes first. The other one is
                 // checked all the same.
-                self.text.begin_route(&name, entry.owner);
-                write_route(
-                    &mut self.text,
-                    &rule,
-                    &entry.name,
-                    &conditions,
-                    &entry.actions,
-                );
+                self.text.begin_route(&rule_name, Arc::clone(&entry.owner));
+                self.text.line(&header);
+                self.text.lines(&entry.lines);
             }
             // Requests for this listener never get to routes of a listener that is less specific.
             let later = hosts.get(place + 1..).unwrap_or_default();
@@ -160,9 +150,13 @@ impl Work<'_> {
             if !is_closed && (has_wider || host.is_none() || place + 1 == hosts.len()) {
                 let conditions = host.iter().map(|host| write_condition(host));
                 let conditions: Vec<String> = conditions.collect();
-                self.text.begin_route(&name, owner.clone());
-                let actions = ["answer = { status = 404 }".to_owned()];
-                write_route(&mut self.text, &rule, "none", &conditions, &actions);
+                self.text.begin_route(&rule_name, owner.clone());
+                self.text.line(&header);
+                self.text.line("name = \"none\"");
+                for line in &conditions {
+                    self.text.line(line);
+                }
+                self.text.line("answer = { status = 404 }");
             }
         }
     }

@@ -18,8 +18,10 @@ use super::super::listeners::{Class, Files, ListenerState, load_certificate};
 use super::super::objects::{Ingress, Kind, ObjectName, Objects};
 use super::super::settings::{IngressSettings, Settings};
 use super::super::text::{Owner, is_host, quote, quote_list, short_name};
+use super::kept::{Entry, Source};
+use super::route::ALL_PATHS;
 use super::targets::{PathCanary, Piece, Targets};
-use super::{Entry, Refused, Work, rank_age, rank_host};
+use super::{HostRank, Refused, Work, rank_age, rank_host};
 
 /// Most paths of an Ingress whose limits remember many clients.
 const SMALL: usize = 16;
@@ -234,25 +236,19 @@ impl<'o> Work<'o> {
             if facts.rooted.contains(&(*listener, host.clone())) {
                 continue;
             }
-            // After `z` no time begins, so routes of others come first.
-            let rank = (
-                rank_host(None),
-                rank_host(host.as_deref()),
-                LAST,
-                "~".to_owned(),
-                object.clone(),
-                Kind::Ingress,
-                *number,
-                usize::MAX,
-            );
-            entries.entry(index).or_default().push(Entry {
-                rank,
-                owner: Owner::Rule(Kind::Ingress, object.clone(), number * 2 + 1),
-                host: None,
-                conditions: host.iter().map(|host| write_host(host)).collect(),
-                actions: vec!["answer = { status = 404 }".into()],
-                name: "none".into(),
-            });
+            let conditions: Vec<String> = host.iter().map(|host| write_host(host)).collect();
+            let actions = ["answer = { status = 404 }".to_owned()];
+            let owner = Owner::Rule(Kind::Ingress, object.clone(), number * 2 + 1);
+            entries.entry(index).or_default().push(make_entry(
+                (rank_host(host.as_deref()), LAST),
+                // After `z` no time begins, so routes of others come first.
+                Source::Other("~".into(), object.clone()),
+                (*number, usize::MAX),
+                owner,
+                "none",
+                &conditions,
+                &actions,
+            ));
         }
     }
 
@@ -319,8 +315,6 @@ impl<'o> Work<'o> {
                 self.ingress.notices.push(Notice {
                     object: ingress.metadata.object_name(),
                     uid: ingress.metadata.uid.clone(),
-                    resource_version: ingress.metadata.resource_version.clone(),
-                    generation: ingress.metadata.generation,
                     reason,
                     message: messages.join("; "),
                 });
@@ -510,7 +504,7 @@ impl<'o> Work<'o> {
                     .iter()
                     .any(|line| line.starts_with("rewrite_prefix"));
                 let condition = place.path.and_then(PathMatch::condition);
-                let condition = condition.or_else(|| rewrites.then(|| "path = [\"/*\"]".into()));
+                let condition = condition.or_else(|| rewrites.then(|| ALL_PATHS.into()));
                 let mut conditions: Vec<String> = condition.into_iter().collect();
                 conditions.extend(piece.conditions.iter().cloned());
                 conditions.extend(place.host.iter().map(|host| write_host(host)));
@@ -520,23 +514,16 @@ impl<'o> Work<'o> {
                     .as_deref()
                     .unwrap_or_default()
                     .replace('*', "any");
-                entries.entry(index).or_default().push(Entry {
-                    rank: (
-                        rank_host(None),
-                        rank_host(place.host.as_deref()),
-                        place.rank,
-                        metadata.creation_timestamp.clone(),
-                        metadata.object_name(),
-                        Kind::Ingress,
-                        place.number,
-                        position,
-                    ),
-                    owner: place.owner.clone(),
-                    host: None,
-                    conditions,
-                    actions: piece.actions.clone(),
-                    name: short_name(&[&metadata.namespace, &metadata.name, &number, &at, &host]),
-                });
+                let creation = metadata.creation_timestamp.clone();
+                entries.entry(index).or_default().push(make_entry(
+                    (rank_host(place.host.as_deref()), place.rank),
+                    Source::Other(creation, metadata.object_name()),
+                    (place.number, position),
+                    place.owner.clone(),
+                    &short_name(&[&metadata.namespace, &metadata.name, &number, &at, &host]),
+                    &conditions,
+                    &piece.actions,
+                ));
             }
         }
     }
@@ -604,6 +591,34 @@ impl<'o> Work<'o> {
                 entries,
             );
         }
+    }
+}
+
+/// Makes a route of the configuration, at a listener without a host name.
+fn make_entry(
+    (host, rank): (HostRank, MatchRank),
+    source: Source,
+    (number, position): (usize, usize),
+    owner: Owner,
+    name: &str,
+    conditions: &[String],
+    actions: &[String],
+) -> Entry {
+    let mut lines = format!("name = {}\n", quote(name));
+    for line in conditions.iter().chain(actions) {
+        lines.push_str(line);
+        lines.push('\n');
+    }
+    Entry {
+        ranks: (rank_host(None), host, rank),
+        source,
+        kind: Kind::Ingress,
+        numbers: (number, position, 0),
+        serial: 0,
+        owner: Arc::new(owner),
+        host: None,
+        serves_all: conditions.last().is_none_or(|line| line == ALL_PATHS),
+        lines,
     }
 }
 

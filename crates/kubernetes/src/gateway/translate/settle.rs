@@ -13,6 +13,7 @@ use super::super::objects::{Kind, Objects};
 use super::super::settings::Settings;
 use super::super::text::Owner;
 use super::ingress::count_owners;
+use super::kept::KeptRoutes;
 use super::{Refused, Translation, Work, rank_age};
 
 /// Most rules that are found one by one because nobody is known to be at fault. From the next one on, all rules that are
@@ -22,15 +23,30 @@ const SINGLE_CULPRITS: usize = 4;
 /// Translates all objects. `refused` has owners that could not be put into effect, such as listeners at a port that is in
 /// use.
 pub fn translate(objects: &Objects, settings: &Settings, refused: &Refused) -> Translation {
-    translate_again(objects, settings, refused, &mut GeneratedParser::default())
+    translate_again(objects, settings, refused, &mut Kept::default())
 }
 
-/// Translates all objects as [`translate`] does. `parser` has the parts of the text of the translation before.
+/// Parts of a translation that the next one needs not make anew.
+#[derive(Debug, Default)]
+pub struct Kept {
+    parser: GeneratedParser,
+    routes: KeptRoutes,
+}
+
+#[cfg(test)]
+impl Kept {
+    /// Returns the number of routes that were translated.
+    pub(crate) fn count_translated(&self) -> u64 {
+        self.routes.translated
+    }
+}
+
+/// Translates all objects as [`translate`] does. `kept` has the parts of the translation before.
 pub fn translate_again(
     objects: &Objects,
     settings: &Settings,
     refused: &Refused,
-    parser: &mut GeneratedParser,
+    kept: &mut Kept,
 ) -> Translation {
     let mut refused = refused.clone();
     let (mut culprits, mut rounds) = (0, 0);
@@ -38,8 +54,8 @@ pub fn translate_again(
         rounds += 1;
         let known = refused.clone();
         let mut work = Work::new(objects, settings, &known);
-        work.run();
-        let errors = match parser.parse(work.text.as_str(), &work.text.parts()) {
+        work.run(&mut kept.routes);
+        let errors = match kept.parser.parse(work.text.as_str(), &work.text.parts()) {
             Ok(config) if work.contradictions.is_empty() => {
                 return work.finish(Ok(Arc::new(config)), rounds);
             }
@@ -57,7 +73,7 @@ pub fn translate_again(
         }
         // The parser knows of no owner.
         let newest = find_newest(objects, settings, &refused);
-        let kept = match culprits < SINGLE_CULPRITS {
+        let most = match culprits < SINGLE_CULPRITS {
             true => 1,
             false => usize::MAX,
         };
@@ -67,7 +83,7 @@ pub fn translate_again(
         if newest.is_empty() {
             break problem;
         }
-        let left_out = newest.into_iter().take(kept);
+        let left_out = newest.into_iter().take(most);
         refused.extend(left_out.map(|owner| (owner, problem.clone())));
     };
     // Nothing that routes have is at fault: the configuration stays as it is, and the gateways say so.
@@ -76,7 +92,7 @@ pub fn translate_again(
     for listener in &mut work.listeners {
         listener.not_in_effect = Some(message.into());
     }
-    work.run();
+    work.run(&mut KeptRoutes::default());
     Translation {
         text: String::new(),
         ..work.finish(Err(problem), rounds)
@@ -92,7 +108,7 @@ impl Work<'_> {
             match self.text.owner_of(problem.line) {
                 Some(Owner::Group(name)) => {
                     let users = self.groups.users_of(name).iter();
-                    found.extend(users.map(|user| (user.clone(), message())));
+                    found.extend(users.map(|user| (Owner::clone(user), message())));
                 }
                 Some(owner) => found.push((owner.clone(), message())),
                 None => {}
@@ -136,7 +152,7 @@ fn find_newest(objects: &Objects, settings: &Settings, refused: &Refused) -> Vec
         let newer = owners.iter().skip(kept);
         refused.extend(newer.map(|owner| (owner.clone(), String::new())));
         let mut work = Work::new(objects, settings, &refused);
-        work.run();
+        work.run(&mut KeptRoutes::default());
         evenkeel_config::parse_generated(work.text.as_str()).is_ok()
     };
     if !is_good(0) {

@@ -1,6 +1,7 @@
 //! Targets of Ingresses: services as groups, canaries, and questions to login services.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use super::super::backends::{Group, Members, Protocol};
 use super::super::grants::is_granted;
@@ -127,7 +128,7 @@ impl<'o> Work<'o> {
             }
         }
         routes.push(route(Vec::new(), last));
-        self.groups.use_current(owner);
+        self.groups.use_current(&Arc::new(owner.clone()));
         Ok(routes)
     }
 

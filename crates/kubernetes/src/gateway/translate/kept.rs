@@ -1,0 +1,500 @@
+//! Translations of single routes of requests, which are kept for as long as everything is the same that they were made
+//! of.
+//!
+//! A route is made of the object itself, of the refusals of its rules, of the services to which it refers, and of its
+//! surroundings: gateways, grants, pools, listeners, and the labels of namespaces if a listener selects any. A change of a
+//! service makes the routes anew that refer to the service, and one of the surroundings makes all of them anew.
+//!
+//! A route is translated with groups of its own. What depends on the order of routes is done over all routes each time:
+//! names of groups, session names, counts of listeners. In the rare case that two groups would have the same name, all
+//! routes are translated in order, with the same groups, and none is kept.
+
+use std::borrow::Cow;
+use std::cmp::Ordering;
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::sync::Arc;
+
+use super::super::backends::{Groups, NamedGroup};
+use super::super::conditions::Status;
+use super::super::http::MatchRank;
+use super::super::listeners::{Frontend, ListenerState};
+use super::super::objects::{
+    ByName, Gateway, HttpRoute, InferencePool, Kind, Metadata, Namespace, ObjectName,
+    ReferenceGrant, Service,
+};
+use super::super::text::Owner;
+use super::route::translate_route;
+use super::{HostRank, Refused, Work};
+
+/// Most routes that are put at their places one by one.
+const FEW: usize = 16;
+
+/// Object that a route of the configuration comes from.
+#[derive(Debug)]
+pub(super) enum Source {
+    Route(Arc<HttpRoute>),
+    /// Time of the creation of another object, and its name.
+    Other(String, ObjectName),
+}
+
+impl Source {
+    /// Returns what the age of objects is compared by.
+    fn age(&self) -> (&str, &str, &str) {
+        match self {
+            Source::Route(route) => age_of(&route.metadata),
+            Source::Other(creation, name) => (creation, &name.namespace, &name.name),
+        }
+    }
+}
+
+/// Route of the configuration.
+#[derive(Debug)]
+pub(super) struct Entry {
+    /// Precedence of the listener's host name, of the own one, and of the conditions.
+    pub(super) ranks: (HostRank, HostRank, MatchRank),
+    pub(super) source: Source,
+    pub(super) kind: Kind,
+    /// Numbers of the rule, of the match, and of the entry among all of the object.
+    pub(super) numbers: (usize, usize, usize),
+    /// Number of the translation that the entry is part of.
+    pub(super) serial: u64,
+    pub(super) owner: Arc<Owner>,
+    pub(super) host: Option<String>,
+    /// True if the route serves all requests for the host.
+    pub(super) serves_all: bool,
+    /// Lines below the header of the table.
+    pub(super) lines: String,
+}
+
+fn age_of(of: &Metadata) -> (&str, &str, &str) {
+    (&of.creation_timestamp, &of.namespace, &of.name)
+}
+
+/// Order of objects by their age, the oldest first.
+fn compare_age(a: &Metadata, b: &Metadata) -> Ordering {
+    age_of(a).cmp(&age_of(b))
+}
+
+/// Order of entries in a rule of the configuration.
+fn compare_entries(a: &Arc<Entry>, b: &Arc<Entry>) -> Ordering {
+    let ranks = a.ranks.cmp(&b.ranks);
+    ranks
+        .then_with(|| a.source.age().cmp(&b.source.age()))
+        .then_with(|| (a.kind, a.numbers).cmp(&(b.kind, b.numbers)))
+}
+
+/// Returns the entries of a frontend in order: those that are kept, and others.
+pub(super) fn merge_entries(kept: &[Arc<Entry>], others: Vec<Entry>) -> Cow<'_, [Arc<Entry>]> {
+    if others.is_empty() {
+        return Cow::Borrowed(kept);
+    }
+    let mut all = kept.to_vec();
+    all.extend(others.into_iter().map(Arc::new));
+    all.sort_by(compare_entries);
+    Cow::Owned(all)
+}
+
+/// Groups of a rule.
+#[derive(Debug)]
+pub(super) struct RuleGroups {
+    pub(super) owner: Arc<Owner>,
+    /// All groups that the rule names.
+    pub(super) groups: Vec<Arc<NamedGroup>>,
+    /// True if the rule is part of the configuration.
+    pub(super) is_used: bool,
+}
+
+/// Session name that a rule wants for a group.
+#[derive(Debug)]
+pub(super) struct SessionClaim {
+    pub(super) owner: Arc<Owner>,
+    pub(super) host: Option<String>,
+    pub(super) cookie: String,
+    pub(super) group: String,
+}
+
+/// Translation of a route.
+#[derive(Debug)]
+pub(super) struct RouteTranslation {
+    pub(super) rules: Vec<RuleGroups>,
+    pub(super) needs_nobody: bool,
+    pub(super) claims: Vec<SessionClaim>,
+    /// Pools to which the route sends requests, with the gateways of the requests.
+    pub(super) pools: Vec<(ObjectName, ObjectName)>,
+    /// Numbers of the listeners that count the route.
+    pub(super) listeners: Vec<usize>,
+    pub(super) status: Arc<Status>,
+}
+
+/// Translation of a route that is kept, and what it was made of.
+#[derive(Debug)]
+struct KeptRoute {
+    /// Object of the route: its address in memory is the key.
+    route: Arc<HttpRoute>,
+    refusals: Vec<(usize, String)>,
+    /// Hashes of the names of services to which the route refers.
+    services: Box<[u64]>,
+    translation: RouteTranslation,
+    /// Number of this translation.
+    serial: u64,
+    /// Number of the last round that needed the route.
+    round: u64,
+}
+
+/// Place of a route in the order of age.
+#[derive(Debug)]
+struct Place {
+    kind: Kind,
+    route: Arc<HttpRoute>,
+    serial: u64,
+}
+
+fn compare_places(a: &Place, b: &Place) -> Ordering {
+    compare_age(&a.route.metadata, &b.route.metadata).then_with(|| a.kind.cmp(&b.kind))
+}
+
+/// Puts new elements into a list that is in order.
+fn insert_sorted<T>(list: &mut Vec<T>, new: Vec<T>, compare: fn(&T, &T) -> Ordering) {
+    if new.len() > FEW {
+        list.extend(new);
+        list.sort_by(compare);
+        return;
+    }
+    for element in new {
+        let place = list.partition_point(|of| compare(of, &element) != Ordering::Greater);
+        list.insert(place, element);
+    }
+}
+
+/// Facts beside single routes and services that translations of routes read.
+#[derive(Debug)]
+struct Surroundings {
+    controller: String,
+    gateways: ByName<Gateway>,
+    grants: ByName<ReferenceGrant>,
+    pools: ByName<InferencePool>,
+    /// Namespaces; `None` if no listener selects any.
+    namespaces: Option<ByName<Namespace>>,
+    /// Numbers of the listeners of each gateway of this controller.
+    by_gateway: BTreeMap<ObjectName, Vec<usize>>,
+    /// True for listeners that take routes, and for those that serve clients.
+    listeners: Vec<(bool, bool)>,
+    frontends: Vec<Frontend>,
+}
+
+/// True if both have the same objects, at the same addresses in memory.
+fn are_same<T>(some: &ByName<T>, others: &ByName<T>) -> bool {
+    let mut pairs = some.iter().zip(others);
+    some.len() == others.len()
+        && pairs.all(|((name, of), (other, with))| Arc::ptr_eq(of, with) && name == other)
+}
+
+fn list_facts(listeners: &[ListenerState<'_>]) -> impl Iterator<Item = (bool, bool)> {
+    listeners.iter().map(|of| (of.takes_routes(), of.serves()))
+}
+
+/// Returns the namespaces, if a listener selects routes by labels of theirs.
+fn find_namespaces<'o>(work: &Work<'o>) -> Option<&'o ByName<Namespace>> {
+    let selects = |of: &ListenerState<'_>| {
+        of.listener.allowed_routes.namespaces.from.as_deref() == Some("Selector")
+    };
+    { work.listeners.iter() }
+        .any(selects)
+        .then_some(&work.objects.namespaces)
+}
+
+impl Surroundings {
+    fn new(work: &Work<'_>) -> Self {
+        let objects = work.objects;
+        Surroundings {
+            controller: work.settings.controller.clone(),
+            gateways: objects.gateways.clone(),
+            grants: objects.grants.clone(),
+            pools: objects.pools.clone(),
+            namespaces: find_namespaces(work).cloned(),
+            by_gateway: work.by_gateway.clone(),
+            listeners: list_facts(&work.listeners).collect(),
+            frontends: work.frontends.clone(),
+        }
+    }
+
+    /// True if the surroundings are those of `work`.
+    fn are_of(&self, work: &Work<'_>) -> bool {
+        let objects = work.objects;
+        let have_same_namespaces = match (&self.namespaces, find_namespaces(work)) {
+            (None, None) => true,
+            (Some(known), Some(now)) => are_same(known, now),
+            _ => false,
+        };
+        have_same_namespaces
+            && self.controller == work.settings.controller
+            && are_same(&self.gateways, &objects.gateways)
+            && are_same(&self.grants, &objects.grants)
+            && are_same(&self.pools, &objects.pools)
+            && self.by_gateway == work.by_gateway
+            && { self.listeners.iter().copied() }.eq(list_facts(&work.listeners))
+            && self.frontends == work.frontends
+    }
+}
+
+/// Translations of routes that are kept, and their entries in order.
+#[derive(Debug, Default)]
+pub(super) struct KeptRoutes {
+    /// Routes by the addresses of their objects in memory.
+    routes: HashMap<usize, KeptRoute>,
+    /// All routes by their age.
+    order: Vec<Place>,
+    /// Entries by the numbers of the frontends, in the order of the configuration.
+    entries: HashMap<usize, Vec<Arc<Entry>>>,
+    surroundings: Option<Surroundings>,
+    services: ByName<Service>,
+    hasher: RandomState,
+    serial: u64,
+    round: u64,
+    /// True if routes were translated with the same groups, so that they are of no use any more.
+    are_in_order: bool,
+    /// Number of routes that were translated.
+    #[cfg(test)]
+    pub(super) translated: u64,
+}
+
+fn address_of(route: &Arc<HttpRoute>) -> usize {
+    Arc::as_ptr(route).addr()
+}
+
+/// Returns the refusals of the rules of a route.
+fn find_refusals(refused: &Refused, kind: Kind, metadata: &Metadata) -> Vec<(usize, String)> {
+    if refused.is_empty() {
+        return Vec::new();
+    }
+    let owner = |number| Owner::Rule(kind, metadata.object_name(), number);
+    let of_route = refused.range(owner(0)..=owner(usize::MAX));
+    let numbers = of_route.filter_map(|(owner, message)| match owner {
+        Owner::Rule(_, _, number) => Some((*number, message.clone())),
+        _ => None,
+    });
+    numbers.collect()
+}
+
+impl KeptRoutes {
+    /// Returns the entries of a frontend.
+    pub(super) fn entries_of(&self, frontend: usize) -> &[Arc<Entry>] {
+        self.entries.get(&frontend).map_or(&[], Vec::as_slice)
+    }
+
+    fn hash_name(&self, namespace: &str, name: &str) -> u64 {
+        let mut hasher = self.hasher.build_hasher();
+        hasher.write(namespace.as_bytes());
+        hasher.write_u8(b'/');
+        hasher.write(name.as_bytes());
+        hasher.finish()
+    }
+
+    /// Returns the hashes of the names of the services to which a route refers.
+    fn list_services(&self, route: &HttpRoute) -> Box<[u64]> {
+        let rules = route.spec.rules.iter();
+        let targets = rules.flat_map(|rule| {
+            let mirrors = rule.filters.iter().filter_map(|of| {
+                let mirror = of.request_mirror.as_ref()?;
+                Some(&mirror.backend_ref)
+            });
+            rule.backend_refs.iter().map(|of| &of.target).chain(mirrors)
+        });
+        let own = &route.metadata.namespace;
+        let hashes = targets.map(|of| {
+            let namespace = of.namespace.as_deref().unwrap_or(own);
+            self.hash_name(namespace, &of.name)
+        });
+        hashes.collect()
+    }
+
+    /// Returns the hashes of the names of services that have changed.
+    fn find_changed_services(&mut self, now: &ByName<Service>) -> HashSet<u64> {
+        if are_same(&self.services, now) {
+            return HashSet::new();
+        }
+        let differs = |name: &ObjectName, of: &Arc<Service>, with: &ByName<Service>| {
+            !{ with.get(name) }.is_some_and(|other| Arc::ptr_eq(of, other))
+        };
+        let before = { self.services.iter() }.filter(|(name, of)| differs(name, of, now));
+        let after = { now.iter() }.filter(|(name, of)| differs(name, of, &self.services));
+        let names = before.chain(after).map(|(name, _)| name);
+        let changed = { names.map(|name| self.hash_name(&name.namespace, &name.name)) }.collect();
+        self.services.clone_from(now);
+        changed
+    }
+
+    /// Forgets routes that the last round did not need.
+    fn forget_gone(&mut self) {
+        let (round, mut gone) = (self.round, HashSet::new());
+        self.routes.retain(|_, kept| {
+            let is_needed = kept.round == round;
+            if !is_needed {
+                gone.insert(kept.serial);
+            }
+            is_needed
+        });
+        if gone.is_empty() {
+            return;
+        }
+        self.order.retain(|place| !gone.contains(&place.serial));
+        for entries in self.entries.values_mut() {
+            entries.retain(|entry| !gone.contains(&entry.serial));
+        }
+    }
+
+    /// Translates the routes that are new, or are no longer what they were made of. In order all routes are translated,
+    /// with the same groups.
+    fn refresh(&mut self, work: &Work<'_>, is_in_order: bool) {
+        let is_known = { self.surroundings.as_ref() }.is_some_and(|of| of.are_of(work));
+        if is_in_order || self.are_in_order || !is_known {
+            self.routes.clear();
+            self.order.clear();
+            self.entries.clear();
+            self.surroundings = Some(Surroundings::new(work));
+        }
+        self.are_in_order = is_in_order;
+        let services = self.find_changed_services(&work.objects.services);
+        self.round += 1;
+        let (round, mut new, mut kept) = (self.round, Vec::new(), 0);
+        for (kind, route) in work.list_routes() {
+            let refusals = find_refusals(work.refused, kind, &route.metadata);
+            let known = self.routes.get_mut(&address_of(route)).filter(|known| {
+                Arc::ptr_eq(&known.route, route)
+                    && known.refusals == refusals
+                    && (services.is_empty()
+                        || known.services.iter().all(|of| !services.contains(of)))
+            });
+            match known {
+                Some(known) => {
+                    known.round = round;
+                    kept += 1;
+                }
+                None => new.push((kind, route, refusals)),
+            }
+        }
+        if kept < self.routes.len() {
+            self.forget_gone();
+        }
+        new.sort_by(|(kind, route, _), (other, with, _)| {
+            compare_age(&route.metadata, &with.metadata).then_with(|| kind.cmp(other))
+        });
+        let mut places = Vec::with_capacity(new.len());
+        let mut entries: HashMap<usize, Vec<Arc<Entry>>> = HashMap::new();
+        let mut groups = Groups::default();
+        for (kind, route, refusals) in new {
+            if !is_in_order {
+                groups = Groups::default();
+            }
+            self.serial += 1;
+            #[cfg(test)]
+            {
+                self.translated += 1;
+            }
+            let serial = self.serial;
+            let add = |frontend, entry: Entry| {
+                let entry = Arc::new(Entry { serial, ..entry });
+                entries.entry(frontend).or_default().push(entry);
+            };
+            let translation = translate_route(work, kind, route, &refusals, &mut groups, add);
+            let kept = KeptRoute {
+                route: Arc::clone(route),
+                refusals,
+                services: self.list_services(route),
+                translation,
+                serial,
+                round,
+            };
+            self.routes.insert(address_of(route), kept);
+            let route = Arc::clone(route);
+            places.push(Place {
+                kind,
+                route,
+                serial,
+            });
+        }
+        insert_sorted(&mut self.order, places, compare_places);
+        for (frontend, new) in entries {
+            insert_sorted(
+                self.entries.entry(frontend).or_default(),
+                new,
+                compare_entries,
+            );
+        }
+    }
+
+    /// Returns the groups of all routes; `None` if two of them would have the same name.
+    fn collect_groups(&mut self) -> Option<Groups> {
+        let mut groups = Groups::default();
+        for place in &self.order {
+            let Some(kept) = self.routes.get_mut(&address_of(&place.route)) else {
+                continue;
+            };
+            let translation = &mut kept.translation;
+            for rule in &mut translation.rules {
+                if !groups.add_named(&mut rule.groups) {
+                    return None;
+                }
+                match rule.is_used {
+                    true => groups.use_current(&rule.owner),
+                    false => groups.drop_current(),
+                }
+            }
+            if translation.needs_nobody {
+                groups.need_nobody();
+            }
+        }
+        Some(groups)
+    }
+
+    /// Returns the translations of all routes, the oldest first.
+    fn translations(&self) -> impl Iterator<Item = &RouteTranslation> {
+        let known = { self.order.iter() }.filter_map(|of| self.routes.get(&address_of(&of.route)));
+        known.map(|kept| &kept.translation)
+    }
+}
+
+impl Work<'_> {
+    /// Translates the routes of requests, as far as `kept` does not have their translations.
+    pub(super) fn translate_http(&mut self, kept: &mut KeptRoutes) {
+        kept.refresh(self, false);
+        self.groups = match kept.collect_groups() {
+            Some(groups) => groups,
+            None => {
+                kept.refresh(self, true);
+                kept.collect_groups().unwrap_or_default()
+            }
+        };
+        for route in kept.translations() {
+            for number in &route.listeners {
+                if let Some(listener) = self.listeners.get_mut(*number) {
+                    listener.attached += 1;
+                }
+            }
+            for claim in &route.claims {
+                self.note_session(claim);
+            }
+            for (pool, gateway) in &route.pools {
+                let parents = self.pool_parents.entry(pool.clone()).or_default();
+                parents.insert(gateway.clone());
+            }
+            self.statuses.push(Arc::clone(&route.status));
+        }
+    }
+
+    /// Notes the session name of a group. Of routes that contradict each other, the oldest counts.
+    fn note_session(&mut self, claim: &SessionClaim) {
+        let (cookie, group) = (&claim.cookie, &claim.group);
+        let key = (claim.host.clone(), cookie.to_ascii_lowercase());
+        let other = self.cookies.entry(key).or_insert_with(|| group.clone());
+        if *other != *group {
+            let message = format!(
+                "sessionPersistence: an older route binds clients of the same host to another Service by the \
+                 session name {cookie:?}; choose another sessionName"
+            );
+            let owner = Owner::clone(&claim.owner);
+            self.contradictions.push((owner, message));
+        }
+    }
+}

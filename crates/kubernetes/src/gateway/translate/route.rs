@@ -1,0 +1,192 @@
+//! Translation of a single route of requests.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use super::super::attach::{Attachment, RouteFacts, RouteFindings, is_isolated};
+use super::super::backends::{Groups, Referrer};
+use super::super::http::RuleText;
+use super::super::listeners::Class;
+use super::super::objects::{HttpRoute, Kind};
+use super::super::pools::list_pools;
+use super::super::text::{Owner, quote, short_name};
+use super::frontend::write_condition;
+use super::kept::{Entry, RouteTranslation, RuleGroups, SessionClaim, Source};
+use super::{Work, rank_host, refuse_host};
+
+/// Condition of a route for all paths.
+pub(super) const ALL_PATHS: &str = "path = [\"/*\"]";
+
+/// Rule of a route.
+struct RouteRule<'r> {
+    kind: Kind,
+    route: &'r Arc<HttpRoute>,
+    owner: &'r Arc<Owner>,
+    number: usize,
+    text: &'r RuleText,
+}
+
+/// Translates a route. `refusals` has the rules that are left out, and `add` gets the entries of frontends.
+pub(super) fn translate_route(
+    work: &Work<'_>,
+    kind: Kind,
+    route: &Arc<HttpRoute>,
+    refusals: &[(usize, String)],
+    groups: &mut Groups,
+    mut add: impl FnMut(usize, Entry),
+) -> RouteTranslation {
+    let metadata = &route.metadata;
+    let facts = RouteFacts {
+        kind,
+        metadata,
+        parents: &route.spec.parent_refs,
+        hosts: Some(&route.spec.hostnames),
+    };
+    let (parents, attachments) = work.attach(&facts);
+    let (mut findings, mut dropped) = (RouteFindings::default(), Vec::new());
+    let object = metadata.object_name();
+    let wrong_host = refuse_host(&route.spec.hostnames);
+    let (mut rules, mut claims, mut pools, mut count) = (Vec::new(), Vec::new(), Vec::new(), 0);
+    for (number, rule) in route.spec.rules.iter().enumerate() {
+        let owner = Arc::new(Owner::Rule(kind, object.clone(), number));
+        let referrer = Referrer {
+            objects: work.objects,
+            kind,
+            namespace: &metadata.namespace,
+        };
+        let refusal = refusals.iter().find(|(of, _)| *of == number);
+        let read = match refusal.map(|(_, message)| message).or(wrong_host.as_ref()) {
+            Some(message) => Err(message.clone()),
+            None => RuleText::read(rule, referrer, groups),
+        };
+        let mut rule_groups = RuleGroups {
+            owner: Arc::clone(&owner),
+            groups: groups.take_current(),
+            is_used: false,
+        };
+        let text = match read {
+            Ok(text) => text,
+            Err(message) => {
+                rules.push(rule_groups);
+                dropped.push(format!("rule {}: {message}", number + 1));
+                continue;
+            }
+        };
+        if let Some(refusal) = &text.references {
+            findings.references.get_or_insert_with(|| refusal.clone());
+        }
+        rule_groups.is_used = !attachments.is_empty();
+        rules.push(rule_groups);
+        for pool in list_pools(rule, &metadata.namespace, work.objects) {
+            let listeners = { attachments.iter() }.filter_map(|of| work.listeners.get(of.listener));
+            let gateways = listeners.map(|of| of.gateway.metadata.object_name());
+            pools.extend(gateways.map(|gateway| (pool.clone(), gateway)));
+        }
+        let rule = RouteRule {
+            kind,
+            route,
+            owner: &owner,
+            number,
+            text: &text,
+        };
+        for attachment in &attachments {
+            rule.add_entries(work, groups, attachment, &mut claims, |frontend, entry| {
+                let (rule, place, _) = entry.numbers;
+                let numbers = (rule, place, count);
+                count += 1;
+                add(frontend, Entry { numbers, ..entry });
+            });
+        }
+    }
+    if !dropped.is_empty() {
+        let message = dropped.join("; ");
+        match dropped.len() == route.spec.rules.len() {
+            true => findings.refusal = Some(("UnsupportedValue", message)),
+            false => findings.dropped = Some(message),
+        }
+    }
+    let numbers = { parents.iter() }.flat_map(|parent| parent.listeners.iter().copied());
+    let listeners: BTreeSet<usize> = match findings.refusal.is_none() {
+        true => numbers.collect(),
+        false => BTreeSet::new(),
+    };
+    RouteTranslation {
+        rules,
+        needs_nobody: groups.needs_nobody(),
+        claims,
+        pools,
+        listeners: listeners.into_iter().collect(),
+        status: work.make_route_status(kind, metadata, &parents, &findings),
+    }
+}
+
+impl RouteRule<'_> {
+    /// Adds the entries of the rule at a listener, and the session names that it wants.
+    fn add_entries(
+        &self,
+        work: &Work<'_>,
+        groups: &Groups,
+        attachment: &Attachment,
+        claims: &mut Vec<SessionClaim>,
+        mut add: impl FnMut(usize, Entry),
+    ) {
+        let Some(index) = work.frontend_of(attachment.listener) else {
+            return;
+        };
+        let (Some(frontend), Some(listener)) = (
+            work.frontends.get(index),
+            work.listeners.get(attachment.listener),
+        ) else {
+            return;
+        };
+        let scheme = match frontend.class == Class::Https {
+            true => "https",
+            false => "http",
+        };
+        let actions = self.text.actions(scheme, frontend.port);
+        let own = listener.hostname().map(str::to_ascii_lowercase);
+        let metadata = &self.route.metadata;
+        let number = self.number.to_string();
+        let name = short_name(&[&metadata.namespace, &metadata.name, &number]);
+        for host in &attachment.hosts {
+            if is_isolated(host.as_deref(), own.as_deref(), frontend) {
+                continue;
+            }
+            let bound = self.text.groups.iter();
+            let bound = bound.filter_map(|group| Some((group, groups.cookie_of(group)?)));
+            claims.extend(bound.map(|(group, cookie)| SessionClaim {
+                owner: Arc::clone(self.owner),
+                host: host.clone(),
+                cookie: cookie.to_owned(),
+                group: group.clone(),
+            }));
+            for (place, conditions) in self.text.conditions.iter().enumerate() {
+                let host_line = host.as_ref().map(|host| write_condition(host));
+                let all = [format!("name = {}", quote(&name))];
+                let all = all.iter().chain(&host_line);
+                let mut lines = String::new();
+                for line in all.chain(&conditions.lines).chain(&actions) {
+                    lines.push_str(line);
+                    lines.push('\n');
+                }
+                let last = conditions.lines.last();
+                let entry = Entry {
+                    ranks: (
+                        rank_host(own.as_deref()),
+                        rank_host(host.as_deref()),
+                        conditions.rank,
+                    ),
+                    source: Source::Route(Arc::clone(self.route)),
+                    kind: self.kind,
+                    numbers: (self.number, place, 0),
+                    serial: 0,
+                    owner: Arc::clone(self.owner),
+                    host: host.clone(),
+                    serves_all: last.is_none_or(|line| line == ALL_PATHS),
+                    lines,
+                };
+                add(index, entry);
+            }
+        }
+    }
+}
