@@ -3,6 +3,7 @@
 //! | module | what it has |
 //! |---|---|
 //! | [`annotations`] | treatment of requests, as annotations of ingress-nginx say |
+//! | [`listeners`] | listeners of all Ingresses, with certificates |
 //! | [`paths`] | paths, and regular expressions that stand for a prefix |
 //! | [`values`] | values of annotations |
 
@@ -15,6 +16,7 @@ use super::objects::{Ingress, IngressClass, ObjectName, Objects};
 use super::settings::IngressSettings;
 
 pub(crate) mod annotations;
+pub(crate) mod listeners;
 pub(crate) mod paths;
 pub(crate) mod values;
 

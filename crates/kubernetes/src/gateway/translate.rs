@@ -18,6 +18,7 @@ use super::backends::{Groups, Names, Referrer};
 use super::conditions::{Condition, Status, list_conditions};
 use super::http::{MatchRank, RuleText};
 use super::ingress::Notice;
+use super::ingress::listeners::{IngressState, add_listeners};
 use super::listeners::{Class, Files, Frontend, ListenerState, place_listeners};
 use super::objects::{Gateway, Kind, Metadata, ObjectName, Objects, StreamRoute};
 use super::pools::{self, PoolParents};
@@ -119,8 +120,7 @@ struct Work<'o> {
     /// Server names that have a target, by the numbers of the frontends.
     server_names: HashSet<(usize, Option<String>)>,
     pool_parents: PoolParents,
-    ingress: ingress::IngressState,
-    ingress_cookies: targets::CookieGroups,
+    ingress: IngressState,
 }
 
 impl<'o> Work<'o> {
@@ -162,7 +162,7 @@ impl<'o> Work<'o> {
             }
             by_gateway.insert(name, numbers);
         }
-        let ingress = ingress::add_listeners(
+        let ingress = add_listeners(
             objects,
             settings,
             refused,
@@ -199,7 +199,6 @@ impl<'o> Work<'o> {
             server_names: HashSet::new(),
             pool_parents: PoolParents::new(),
             ingress,
-            ingress_cookies: targets::CookieGroups::new(),
         }
     }
 
