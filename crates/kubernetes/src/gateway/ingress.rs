@@ -189,7 +189,7 @@ pub struct Notice {
     pub generation: i64,
     /// Short reason, as `Closed` or `Ignored`.
     pub reason: &'static str,
-    /// What is wrong, and what to do.
+    /// Explanation for people: the problem, and the cure.
     pub message: String,
 }
 
