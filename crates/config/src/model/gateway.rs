@@ -3,6 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr};
 
 use super::ingress::{self, IngressController};
+use super::kubernetes_names::{CONTROLLER, is_domain, is_object};
 use crate::schema::document::Item;
 use crate::schema::field::{Blank, Element, Field, Limits, Texts, blank, read_text};
 use crate::schema::key::{describe_keys, section};
@@ -88,19 +89,6 @@ const MAX_ADDRESSES: usize = 16;
 /// Most addresses of which gateways get one each.
 const MAX_POOL: usize = 1_024;
 
-pub(super) const CONTROLLER: Texts = (
-    "a domain and a path, as in \"example.org/edge\", of at most 253 characters",
-    |text| {
-        let is_path =
-            |byte: u8| byte.is_ascii_alphanumeric() || b"/-._~%!$&'()*+,;=:".contains(&byte);
-        text.len() <= 253
-            && text
-                .split_once('/')
-                .is_some_and(|(domain, path)| is_domain(domain) && !path.is_empty())
-            && text.bytes().all(is_path)
-    },
-);
-
 const CLASS: Texts = ("the name of a GatewayClass", is_domain);
 
 const PUBLISHED: Texts = ("an IP address or a host name", |text| {
@@ -116,24 +104,6 @@ const LEASE: Texts = (
     "the namespace and the name of a lease, as in \"evenkeel/evenkeel-gateway\"",
     is_object,
 );
-
-/// Returns true if the text is the namespace and the name of an object.
-pub(super) fn is_object(text: &str) -> bool {
-    text.split_once('/')
-        .is_some_and(|(namespace, name)| is_domain(namespace) && is_domain(name))
-}
-
-/// Returns true if the text is a domain in lower case, as names of objects and hosts are.
-pub(super) fn is_domain(text: &str) -> bool {
-    let is_inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
-    (1..=253).contains(&text.len())
-        && text.split('.').all(|label| {
-            (1..=63).contains(&label.len())
-                && label.bytes().all(is_inner)
-                && !label.starts_with('-')
-                && !label.ends_with('-')
-        })
-}
 
 impl Field for IpAddr {
     fn read(&mut self, item: &Item<'_>, limits: &Limits, report: &mut Report<'_>) {

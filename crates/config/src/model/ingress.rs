@@ -1,6 +1,6 @@
 //! `[kubernetes.gateway.ingress]`: Ingresses that the controller serves.
 
-use super::gateway::{CONTROLLER, is_domain, is_object};
+use super::kubernetes_names::{CONTROLLER, is_domain, is_object};
 use crate::schema::field::{Texts, blank};
 use crate::schema::key::{describe_keys, section};
 use crate::schema::reference::TableDoc;

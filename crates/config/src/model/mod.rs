@@ -33,6 +33,7 @@ pub(crate) mod inference;
 pub(crate) mod ingress;
 pub mod kind;
 pub(crate) mod kubernetes;
+mod kubernetes_names;
 pub(crate) mod limits;
 pub(crate) mod listeners;
 pub(crate) mod loads;

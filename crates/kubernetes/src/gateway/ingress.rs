@@ -3,6 +3,7 @@
 //! | module | what it has |
 //! |---|---|
 //! | [`annotations`] | treatment of requests, as annotations of ingress-nginx say |
+//! | [`listeners`] | listeners of all Ingresses, with certificates |
 //! | [`paths`] | paths, and regular expressions that stand for a prefix |
 //! | [`values`] | values of annotations |
 
@@ -15,6 +16,7 @@ use super::objects::{Ingress, IngressClass, ObjectName, Objects};
 use super::settings::IngressSettings;
 
 pub(crate) mod annotations;
+pub(crate) mod listeners;
 pub(crate) mod paths;
 pub(crate) mod values;
 
@@ -183,7 +185,7 @@ pub struct Notice {
     pub uid: String,
     /// Short reason, as `Closed` or `Ignored`.
     pub reason: &'static str,
-    /// What is wrong, and what to do.
+    /// Explanation for people: the problem, and the cure.
     pub message: String,
 }
 

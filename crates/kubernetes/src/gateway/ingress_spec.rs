@@ -85,7 +85,7 @@ pub struct IngressPath {
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub struct Target {
-    /// Service.
+    /// Service that gets the requests.
     pub service: Option<TargetService>,
     /// Reference to another object, which is not supported.
     pub resource: Option<serde_json::Value>,

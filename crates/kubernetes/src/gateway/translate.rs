@@ -15,6 +15,7 @@ use super::attach::{self, Attachment, Parent, RouteFacts, RouteFindings, attach_
 use super::backends::{Groups, Names, Referrer};
 use super::conditions::{Condition, Status, list_conditions};
 use super::ingress::Notice;
+use super::ingress::listeners::{IngressState, add_listeners};
 use super::listeners::{Files, Frontend, ListenerState, place_listeners};
 use super::objects::{Gateway, HttpRoute, Kind, Metadata, ObjectName, Objects, StreamRoute};
 use super::pools::{self, PoolParents};
@@ -100,8 +101,7 @@ struct Work<'o> {
     /// Server names that have a target, by the numbers of the frontends.
     server_names: HashSet<(usize, Option<String>)>,
     pool_parents: PoolParents,
-    ingress: ingress::IngressState,
-    ingress_cookies: targets::CookieGroups,
+    ingress: IngressState,
 }
 
 impl<'o> Work<'o> {
@@ -143,7 +143,7 @@ impl<'o> Work<'o> {
             }
             by_gateway.insert(name, numbers);
         }
-        let ingress = ingress::add_listeners(
+        let ingress = add_listeners(
             objects,
             settings,
             refused,
@@ -180,7 +180,6 @@ impl<'o> Work<'o> {
             server_names: HashSet::new(),
             pool_parents: PoolParents::new(),
             ingress,
-            ingress_cookies: targets::CookieGroups::new(),
         }
     }
 

@@ -5,9 +5,9 @@ use super::super::text::quote;
 /// Requests that a path selects.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum PathMatch {
-    /// This very path.
+    /// Exactly this path.
     Exact(String),
-    /// This path, without a `/` at the end, and all paths below. The empty path stands for all.
+    /// Prefix without a `/` at the end: the path and all paths below. The empty prefix stands for all paths.
     Prefix(String),
 }
 

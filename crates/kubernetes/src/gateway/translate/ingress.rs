@@ -7,21 +7,20 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
-use super::super::addresses::GatewayAddresses;
 use super::super::http::MatchRank;
 use super::super::ingress::annotations::{Treatment, read_annotations};
+use super::super::ingress::listeners::list_own;
 use super::super::ingress::paths::{PathMatch, ReadPath, read_path, read_rewrite};
 use super::super::ingress::{
-    HostPath, MAX_PATHS, Notice, find_port, has_tls, is_own, list_paths, show_status,
+    HostPath, MAX_PATHS, Notice, find_port, has_tls, list_paths, show_status,
 };
-use super::super::listeners::{Class, Files, ListenerState, load_certificate};
-use super::super::objects::{Ingress, Kind, ObjectName, Objects};
-use super::super::settings::{IngressSettings, Settings};
+use super::super::listeners::Class;
+use super::super::objects::{Ingress, Kind, ObjectName};
 use super::super::text::{Owner, is_host, quote, quote_list, short_name};
 use super::kept::{Entry, Source};
 use super::route::ALL_PATHS;
 use super::targets::{PathCanary, Piece, Targets};
-use super::{HostRank, Refused, Work, rank_age, rank_host};
+use super::{HostRank, Work, rank_host};
 
 /// Most paths of an Ingress whose limits remember many clients.
 const SMALL: usize = 16;
@@ -37,87 +36,6 @@ const FIRST: MatchRank = (
 
 /// Precedence of a route that comes behind all others of its host.
 const LAST: MatchRank = (true, Reverse(0), true, Reverse(0), Reverse(0));
-
-/// Listeners of Ingresses, and findings about certificates.
-#[derive(Debug, Default)]
-pub(super) struct IngressState {
-    /// Numbers of the listeners.
-    listeners: Vec<usize>,
-    /// Secrets that cannot be used, with the reasons.
-    faults: BTreeMap<ObjectName, String>,
-    /// Reports about Ingresses.
-    pub(super) notices: Vec<Notice>,
-}
-
-/// Returns the Ingresses that the balancer serves, the oldest first.
-fn list_own<'o>(objects: &'o Objects, settings: &IngressSettings) -> Vec<&'o Ingress> {
-    let all = objects.ingresses.values().map(Arc::as_ref);
-    let mut own: Vec<&Ingress> = all.filter(|of| is_own(of, objects, settings)).collect();
-    own.sort_by_cached_key(|of| rank_age(&of.metadata));
-    own
-}
-
-/// Adds the listeners of Ingresses, with their certificates and addresses.
-pub(super) fn add_listeners<'o>(
-    objects: &Objects,
-    settings: &'o Settings,
-    refused: &Refused,
-    listeners: &mut Vec<ListenerState<'o>>,
-    addresses: &mut BTreeMap<ObjectName, GatewayAddresses>,
-    files: &mut Files,
-) -> IngressState {
-    let mut state = IngressState::default();
-    let Some(ingress) = &settings.ingress else {
-        return state;
-    };
-    let secrets = list_own(objects, ingress).into_iter().flat_map(|of| {
-        let names = of
-            .spec
-            .tls
-            .iter()
-            .filter_map(|tls| tls.secret_name.as_deref());
-        let names = names.filter(|name| !name.is_empty());
-        names.map(|name| ObjectName::new(&of.metadata.namespace, name))
-    });
-    // Clients that ask for another name get the first certificate.
-    let secrets: Vec<ObjectName> = ingress
-        .certificate
-        .clone()
-        .into_iter()
-        .chain(secrets)
-        .collect();
-    let (mut certificates, mut known) = (Vec::new(), HashSet::new());
-    for secret in &secrets {
-        if !known.insert(secret) {
-            continue;
-        }
-        match load_certificate(secret, objects, files) {
-            Ok(pair) => certificates.push(pair),
-            Err((_, message)) => drop(state.faults.insert(secret.clone(), message)),
-        }
-    }
-    let gateway = ingress.gateway.as_ref();
-    let name = gateway.metadata.object_name();
-    let shared = GatewayAddresses {
-        listen: settings.listen.clone(),
-        publish: settings.publish.clone(),
-        refusal: None,
-    };
-    addresses.insert(name.clone(), shared);
-    for listener in gateway.spec.listeners.iter() {
-        let mut of = ListenerState::new(gateway, listener, objects, files);
-        if of.class == Some(Class::Https) {
-            of.set_certificates(certificates.clone());
-        }
-        let owner = Owner::Listener(name.clone(), listener.name.clone());
-        if let Some(message) = refused.get(&owner) {
-            of.refusal = Some(("PortUnavailable", message.clone()));
-        }
-        state.listeners.push(listeners.len());
-        listeners.push(of);
-    }
-    state
-}
 
 /// Key of a path: namespace, host name and requests.
 type PathKey = (String, Option<String>, PathMatch);

@@ -1,6 +1,5 @@
 //! Targets of Ingresses: services as groups, canaries, and questions to login services.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::super::backends::{Group, Members, Protocol};
@@ -11,9 +10,6 @@ use super::super::ingress_spec::{Target, TargetPort, TargetService};
 use super::super::objects::{INGRESS_GROUP, Ingress, Kind, ObjectName};
 use super::super::text::{Owner, quote, quote_list, quote_table};
 use super::Work;
-
-/// Groups by host and by the name of a cookie that binds clients of the host to the group.
-pub(super) type CookieGroups = HashMap<(Option<String>, String), (ObjectName, u16)>;
 
 /// Route of a path, before its host is known.
 pub(super) struct Piece {
@@ -153,7 +149,8 @@ impl<'o> Work<'o> {
                 let key = (targets.host.map(str::to_owned), name.to_ascii_lowercase());
                 let own = (service.clone(), port);
                 *self
-                    .ingress_cookies
+                    .ingress
+                    .cookies
                     .entry(key)
                     .or_insert_with(|| own.clone())
                     == own
