@@ -10,8 +10,8 @@ use super::super::listeners::Class;
 use super::super::objects::{HttpRoute, Kind};
 use super::super::pools::list_pools;
 use super::super::text::{Owner, quote, short_name};
+use super::entry::{Entry, RouteTranslation, RuleGroups, SessionClaim};
 use super::frontend::write_condition;
-use super::kept::{Entry, RouteTranslation, RuleGroups, SessionClaim};
 use super::{Work, rank_host, refuse_host};
 
 /// Condition of a route for all paths.
