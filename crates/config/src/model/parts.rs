@@ -124,17 +124,18 @@ impl<'p, 't> PartReader<'p, 't> {
     fn read_groups(&mut self) {
         let round = self.store.round;
         for (number, part) in self.parts.groups.iter().enumerate() {
-            if !self.store.groups.contains_key(part.text) {
-                #[cfg(test)]
-                {
-                    self.store.read += 1;
+            let known = match self.store.groups.get_mut(part.text) {
+                Some(known) => known,
+                None => {
+                    #[cfg(test)]
+                    {
+                        self.store.read += 1;
+                    }
+                    let outcome = read_group_part(part.text);
+                    let read = Known { outcome, round };
+                    let groups = &mut self.store.groups;
+                    groups.entry(part.text.into()).or_insert(read)
                 }
-                let outcome = read_group_part(part.text);
-                let known = Known { outcome, round };
-                self.store.groups.insert(part.text.into(), known);
-            }
-            let Some(known) = self.store.groups.get_mut(part.text) else {
-                continue;
             };
             known.round = round;
             match &known.outcome {
@@ -168,20 +169,22 @@ impl<'p, 't> PartReader<'p, 't> {
         let known = store.routes.entry(key).or_default();
         let mut list = Vec::with_capacity(parts.len());
         for part in parts {
-            if !known.contains_key(part.text) {
-                #[cfg(test)]
-                {
-                    store.read += 1;
+            // Texts are long: nearly all parts are known, and are looked up once.
+            let known = match known.get_mut(part.text) {
+                Some(known) => known,
+                None => {
+                    #[cfg(test)]
+                    {
+                        store.read += 1;
+                    }
+                    let (outcome, is_known) = read_route_part(part.text, rule, shared);
+                    if !is_known {
+                        self.needs_whole = true;
+                        continue;
+                    }
+                    let read = Known { outcome, round };
+                    known.entry(part.text.into()).or_insert(read)
                 }
-                let (outcome, is_known) = read_route_part(part.text, rule, shared);
-                if !is_known {
-                    self.needs_whole = true;
-                    continue;
-                }
-                known.insert(part.text.into(), Known { outcome, round });
-            }
-            let Some(known) = known.get_mut(part.text) else {
-                continue;
             };
             known.round = round;
             match &known.outcome {

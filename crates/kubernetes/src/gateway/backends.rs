@@ -196,6 +196,20 @@ pub(crate) struct Groups {
 }
 
 impl Groups {
+    /// Returns no groups, with room for a number of them.
+    pub(crate) fn with_capacity(count: usize) -> Self {
+        Groups {
+            known: HashMap::with_capacity(count),
+            used: Vec::with_capacity(count),
+            ..Groups::default()
+        }
+    }
+
+    /// Returns the number of groups.
+    pub(crate) fn len(&self) -> usize {
+        self.known.len()
+    }
+
     /// Notes that the rule which was read uses the groups that it names. Without this call the groups are left out.
     pub(crate) fn use_current(&mut self, owner: &Arc<Owner>) {
         for named in self.current.drain(..) {
@@ -205,7 +219,8 @@ impl Groups {
             if known.users.is_empty() {
                 self.used.push(named);
             }
-            if known.users.last() != Some(owner) {
+            // A rule has one owner, at one address in memory.
+            if { known.users.last() }.is_none_or(|last| !Arc::ptr_eq(last, owner)) {
                 known.users.push(Arc::clone(owner));
             }
         }

@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::objects::{Kind, ObjectName};
 
@@ -80,38 +80,10 @@ impl ReportedStatuses {
     }
 }
 
-/// Takes out of an object what the translation does not read.
-pub(crate) fn keep_meaning(kind: Kind, object: &mut Value) {
-    let Some(fields) = object.as_object_mut() else {
-        return;
-    };
-    let status = fields.remove("status");
-    let used = match kind {
-        // A gateway keeps the address that it has.
-        Kind::Gateway => Some("addresses"),
-        // Gateways may have the addresses of a service.
-        Kind::Service => Some("loadBalancer"),
-        _ => None,
-    };
-    if let Some((key, value)) = used.and_then(|key| Some((key, status?.get(key)?.clone()))) {
-        fields.insert("status".into(), json!({ key: value }));
-    }
-    let metadata = fields.get_mut("metadata").and_then(Value::as_object_mut);
-    if let Some(metadata) = metadata {
-        // The version of a secret is part of the path of its contents.
-        if kind != Kind::Secret {
-            metadata.remove("resourceVersion");
-        }
-        // Listeners select namespaces by their labels.
-        if kind != Kind::Namespace {
-            metadata.remove("labels");
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use super::super::objects::Objects;
+    use serde_json::json;
+
     use super::*;
 
     fn object() -> Value {
@@ -119,47 +91,6 @@ mod tests {
                               "labels": { "team": "a" } },
                 "status": { "addresses": [{ "value": "10.0.0.1" }], "loadBalancer": { "ingress": [{ "ip": "10.0.0.2" }] },
                             "conditions": [] } })
-    }
-
-    #[test]
-    fn an_object_of_which_only_status_and_version_differ_is_the_same() {
-        for kind in Kind::ALL {
-            let mut objects = Objects::default();
-            assert!(objects.put(kind, object()).unwrap(), "{kind:?}");
-            let mut with = |path: &str, value: Value| {
-                let mut other = object();
-                *other.pointer_mut(path).unwrap() = value;
-                let is_changed = objects.put(kind, other).unwrap();
-                objects.put(kind, object()).unwrap();
-                is_changed
-            };
-            assert!(
-                !with("/status/conditions", json!([{ "type": "Accepted" }])),
-                "{kind:?}"
-            );
-            let is_secret = kind == Kind::Secret;
-            assert_eq!(
-                with("/metadata/resourceVersion", json!("2")),
-                is_secret,
-                "{kind:?}"
-            );
-            let is_namespace = kind == Kind::Namespace;
-            assert_eq!(
-                with("/metadata/labels/team", json!("b")),
-                is_namespace,
-                "{kind:?}"
-            );
-            let is_gateway = kind == Kind::Gateway;
-            assert_eq!(
-                with("/status/addresses/0/value", json!("10.0.0.3")),
-                is_gateway,
-                "{kind:?}"
-            );
-            let is_service = kind == Kind::Service;
-            let path = "/status/loadBalancer/ingress/0/ip";
-            assert_eq!(with(path, json!("10.0.0.3")), is_service, "{kind:?}");
-            assert!(with("/metadata/generation", json!(4)), "{kind:?}");
-        }
     }
 
     #[test]

@@ -49,7 +49,41 @@ pub(crate) struct Text {
     parts: Vec<PartStart>,
 }
 
+/// Length of a text, and numbers of its parts and owners.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct TextSize {
+    bytes: usize,
+    parts: usize,
+    owners: usize,
+}
+
+impl TextSize {
+    /// Adds an eighth, so that the next text fits.
+    fn with_spare(of: usize) -> usize {
+        of.saturating_add(of / 8)
+    }
+}
+
 impl Text {
+    /// Returns an empty text with room for one like that of this size.
+    pub(crate) fn with_size(size: TextSize) -> Self {
+        Text {
+            text: String::with_capacity(TextSize::with_spare(size.bytes)),
+            lines: 0,
+            owners: Vec::with_capacity(TextSize::with_spare(size.owners)),
+            parts: Vec::with_capacity(TextSize::with_spare(size.parts)),
+        }
+    }
+
+    /// Returns the size of the text.
+    pub(crate) fn size(&self) -> TextSize {
+        TextSize {
+            bytes: self.text.len(),
+            parts: self.parts.len(),
+            owners: self.owners.len(),
+        }
+    }
+
     /// Begins the lines of an owner.
     pub(crate) fn begin(&mut self, owner: impl Into<Arc<Owner>>) {
         self.owners.push((self.lines + 1, owner.into()));

@@ -21,8 +21,8 @@ use super::objects::{Gateway, HttpRoute, Kind, Metadata, ObjectName, Objects, St
 use super::pools::{self, PoolParents};
 use super::settings::Settings;
 use super::text::{Owner, Text, is_host};
-use kept::{Entry, KeptRoutes, merge_entries};
 
+mod entry;
 mod frontend;
 mod ingress;
 mod kept;
@@ -181,31 +181,6 @@ impl<'o> Work<'o> {
             pool_parents: PoolParents::new(),
             ingress,
         }
-    }
-
-    /// Translates all routes, and writes the text. `kept` has translations of routes.
-    fn run(&mut self, kept: &mut KeptRoutes) {
-        self.translate_http(kept);
-        let mut of_ingresses: BTreeMap<usize, Vec<Entry>> = BTreeMap::new();
-        self.translate_ingresses(&mut of_ingresses);
-        let streams = [
-            (Kind::TlsRoute, &self.objects.tls_routes),
-            (Kind::TcpRoute, &self.objects.tcp_routes),
-        ];
-        let mut targets: BTreeMap<usize, Vec<StreamTarget>> = BTreeMap::new();
-        for (kind, routes) in streams {
-            let mut sorted: Vec<&StreamRoute> = routes.values().map(Arc::as_ref).collect();
-            sorted.sort_by_cached_key(|of| rank_age(&of.metadata));
-            for route in sorted {
-                self.translate_stream(kind, route, &mut targets);
-            }
-        }
-        for index in 0..self.frontends.len() {
-            let more = of_ingresses.remove(&index).unwrap_or_default();
-            let entries = merge_entries(kept.entries_of(index), more);
-            self.write_frontend(index, &entries, targets.remove(&index).unwrap_or_default());
-        }
-        self.groups.write(&mut self.text);
     }
 
     /// Returns the number of the frontend of a listener, if the listener serves clients.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::super::attach::covers_host;
 use super::super::listeners::{Class, ListenerState};
 use super::super::text::{Owner, quote, quote_list, write_host};
-use super::kept::Entry;
+use super::entry::Entry;
 use super::{StreamTarget, Work, rank_host};
 
 /// Returns the owner of a listener's lines.

@@ -17,7 +17,7 @@ use super::super::ingress::{
 use super::super::listeners::Class;
 use super::super::objects::{Ingress, Kind, ObjectName};
 use super::super::text::{Owner, is_host, quote, quote_list, short_name};
-use super::kept::{Entry, Source};
+use super::entry::{Entry, Source};
 use super::route::ALL_PATHS;
 use super::targets::{PathCanary, Piece, Targets};
 use super::{HostRank, Work, rank_host};

@@ -15,61 +15,19 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::Arc;
 
-use super::super::backends::{Groups, NamedGroup};
-use super::super::conditions::Status;
-use super::super::http::MatchRank;
+use super::super::backends::Groups;
 use super::super::listeners::{Frontend, ListenerState};
 use super::super::objects::{
     ByName, Gateway, HttpRoute, InferencePool, Kind, Metadata, Namespace, ObjectName,
     ReferenceGrant, Service,
 };
-use super::super::text::Owner;
+use super::super::text::{Owner, TextSize};
+use super::entry::{Entry, RouteTranslation, SessionClaim, age_of};
 use super::route::translate_route;
-use super::{HostRank, Refused, Work};
+use super::{Refused, Work};
 
 /// Most routes that are put at their places one by one.
 const FEW: usize = 16;
-
-/// Object that a route of the configuration comes from.
-#[derive(Debug)]
-pub(super) enum Source {
-    Route(Arc<HttpRoute>),
-    /// Time of the creation of another object, and its name.
-    Other(String, ObjectName),
-}
-
-impl Source {
-    /// Returns what the age of objects is compared by.
-    fn age(&self) -> (&str, &str, &str) {
-        match self {
-            Source::Route(route) => age_of(&route.metadata),
-            Source::Other(creation, name) => (creation, &name.namespace, &name.name),
-        }
-    }
-}
-
-/// Route of the configuration.
-#[derive(Debug)]
-pub(super) struct Entry {
-    /// Precedence of the listener's host name, of the own one, and of the conditions.
-    pub(super) ranks: (HostRank, HostRank, MatchRank),
-    pub(super) source: Source,
-    pub(super) kind: Kind,
-    /// Numbers of the rule, of the match, and of the entry among all of the object.
-    pub(super) numbers: (usize, usize, usize),
-    /// Number of the translation that the entry is part of.
-    pub(super) serial: u64,
-    pub(super) owner: Arc<Owner>,
-    pub(super) host: Option<String>,
-    /// True if the route serves all requests for the host.
-    pub(super) serves_all: bool,
-    /// Lines below the header of the table.
-    pub(super) lines: String,
-}
-
-fn age_of(of: &Metadata) -> (&str, &str, &str) {
-    (&of.creation_timestamp, &of.namespace, &of.name)
-}
 
 /// Order of objects by their age, the oldest first.
 fn compare_age(a: &Metadata, b: &Metadata) -> Ordering {
@@ -93,38 +51,6 @@ pub(super) fn merge_entries(kept: &[Arc<Entry>], others: Vec<Entry>) -> Cow<'_, 
     all.extend(others.into_iter().map(Arc::new));
     all.sort_by(compare_entries);
     Cow::Owned(all)
-}
-
-/// Groups of a rule.
-#[derive(Debug)]
-pub(super) struct RuleGroups {
-    pub(super) owner: Arc<Owner>,
-    /// All groups that the rule names.
-    pub(super) groups: Vec<Arc<NamedGroup>>,
-    /// True if the rule is part of the configuration.
-    pub(super) is_used: bool,
-}
-
-/// Session name that a rule wants for a group.
-#[derive(Debug)]
-pub(super) struct SessionClaim {
-    pub(super) owner: Arc<Owner>,
-    pub(super) host: Option<String>,
-    pub(super) cookie: String,
-    pub(super) group: String,
-}
-
-/// Translation of a route.
-#[derive(Debug)]
-pub(super) struct RouteTranslation {
-    pub(super) rules: Vec<RuleGroups>,
-    pub(super) needs_nobody: bool,
-    pub(super) claims: Vec<SessionClaim>,
-    /// Pools to which the route sends requests, with the gateways of the requests.
-    pub(super) pools: Vec<(ObjectName, ObjectName)>,
-    /// Numbers of the listeners that count the route.
-    pub(super) listeners: Vec<usize>,
-    pub(super) status: Arc<Status>,
 }
 
 /// Translation of a route that is kept, and what it was made of.
@@ -252,6 +178,10 @@ pub(super) struct KeptRoutes {
     hasher: RandomState,
     serial: u64,
     round: u64,
+    /// Number of the groups of the last text.
+    groups: usize,
+    /// Size of the last text.
+    pub(super) size: TextSize,
     /// True if routes were translated with the same groups, so that they are of no use any more.
     are_in_order: bool,
     /// Number of routes that were translated.
@@ -426,7 +356,7 @@ impl KeptRoutes {
 
     /// Returns the groups of all routes; `None` if two of them would have the same name.
     fn collect_groups(&mut self) -> Option<Groups> {
-        let mut groups = Groups::default();
+        let mut groups = Groups::with_capacity(self.groups);
         for place in &self.order {
             let Some(kept) = self.routes.get_mut(&address_of(&place.route)) else {
                 continue;
@@ -445,6 +375,7 @@ impl KeptRoutes {
                 groups.need_nobody();
             }
         }
+        self.groups = groups.len();
         Some(groups)
     }
 
@@ -466,6 +397,7 @@ impl Work<'_> {
                 kept.collect_groups().unwrap_or_default()
             }
         };
+        self.statuses.reserve(kept.order.len());
         for route in kept.translations() {
             for number in &route.listeners {
                 if let Some(listener) = self.listeners.get_mut(*number) {

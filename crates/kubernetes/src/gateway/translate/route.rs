@@ -3,15 +3,15 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use super::super::attach::{Attachment, RouteFacts, RouteFindings, is_isolated};
+use super::super::attach::{Attachment, Parent, RouteFacts, RouteFindings, is_isolated};
 use super::super::backends::{Groups, Referrer};
 use super::super::http::RuleText;
 use super::super::listeners::Class;
-use super::super::objects::{HttpRoute, Kind};
+use super::super::objects::{HttpRoute, Kind, ObjectName};
 use super::super::pools::list_pools;
 use super::super::text::{Owner, quote, short_name};
+use super::entry::{Entry, RouteTranslation, RuleGroups, SessionClaim, Source};
 use super::frontend::write_condition;
-use super::kept::{Entry, RouteTranslation, RuleGroups, SessionClaim, Source};
 use super::{Work, rank_host, refuse_host};
 
 /// Condition of a route for all paths.
@@ -78,8 +78,7 @@ pub(super) fn translate_route(
         rule_groups.is_used = !attachments.is_empty();
         rules.push(rule_groups);
         for pool in list_pools(rule, &metadata.namespace, work.objects) {
-            let listeners = { attachments.iter() }.filter_map(|of| work.listeners.get(of.listener));
-            let gateways = listeners.map(|of| of.gateway.metadata.object_name());
+            let gateways = list_gateways(work, &attachments);
             pools.extend(gateways.map(|gateway| (pool.clone(), gateway)));
         }
         let rule = RouteRule {
@@ -98,26 +97,43 @@ pub(super) fn translate_route(
             });
         }
     }
-    if !dropped.is_empty() {
-        let message = dropped.join("; ");
-        match dropped.len() == route.spec.rules.len() {
-            true => findings.refusal = Some(("UnsupportedValue", message)),
-            false => findings.dropped = Some(message),
-        }
-    }
-    let numbers = { parents.iter() }.flat_map(|parent| parent.listeners.iter().copied());
-    let listeners: BTreeSet<usize> = match findings.refusal.is_none() {
-        true => numbers.collect(),
-        false => BTreeSet::new(),
-    };
+    note_dropped(&mut findings, &dropped, route.spec.rules.len());
     RouteTranslation {
         rules,
         needs_nobody: groups.needs_nobody(),
         claims,
         pools,
-        listeners: listeners.into_iter().collect(),
+        listeners: list_listeners(&parents, &findings),
         status: work.make_route_status(kind, metadata, &parents, &findings),
     }
+}
+
+/// Returns the gateways of the listeners that take a route.
+fn list_gateways(work: &Work<'_>, attachments: &[Attachment]) -> impl Iterator<Item = ObjectName> {
+    let listeners = { attachments.iter() }.filter_map(|of| work.listeners.get(of.listener));
+    listeners.map(|of| of.gateway.metadata.object_name())
+}
+
+/// Notes the reasons why some of the rules of a route, or all of them, are left out.
+fn note_dropped(findings: &mut RouteFindings, dropped: &[String], rules: usize) {
+    if dropped.is_empty() {
+        return;
+    }
+    let message = dropped.join("; ");
+    match dropped.len() == rules {
+        true => findings.refusal = Some(("UnsupportedValue", message)),
+        false => findings.dropped = Some(message),
+    }
+}
+
+/// Returns the numbers of the listeners that count a route.
+fn list_listeners(parents: &[Parent], findings: &RouteFindings) -> Vec<usize> {
+    if findings.refusal.is_some() {
+        return Vec::new();
+    }
+    let numbers = { parents.iter() }.flat_map(|parent| parent.listeners.iter().copied());
+    let once: BTreeSet<usize> = numbers.collect();
+    once.into_iter().collect()
 }
 
 impl RouteRule<'_> {

@@ -5,16 +5,18 @@
 //! an older rule, are part of the text, too. The second round finds rules that contradict older ones. Whatever the
 //! number of bad objects, a few rounds are enough.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use evenkeel_config::{Errors, GeneratedParser, Problem};
 
-use super::super::objects::{Kind, Objects};
+use super::super::objects::{Kind, Objects, StreamRoute};
 use super::super::settings::Settings;
-use super::super::text::Owner;
+use super::super::text::{Owner, Text};
+use super::entry::Entry;
 use super::ingress::count_owners;
-use super::kept::KeptRoutes;
-use super::{Refused, Translation, Work, rank_age};
+use super::kept::{KeptRoutes, merge_entries};
+use super::{Refused, StreamTarget, Translation, Work, rank_age};
 
 /// Most rules that are found one by one because nobody is known to be at fault. From the next one on, all rules that are
 /// newer are left out.
@@ -100,6 +102,33 @@ pub fn translate_again(
 }
 
 impl Work<'_> {
+    /// Translates all routes, and writes the text. `kept` has translations of routes.
+    fn run(&mut self, kept: &mut KeptRoutes) {
+        self.text = Text::with_size(kept.size);
+        self.translate_http(kept);
+        let mut of_ingresses: BTreeMap<usize, Vec<Entry>> = BTreeMap::new();
+        self.translate_ingresses(&mut of_ingresses);
+        let streams = [
+            (Kind::TlsRoute, &self.objects.tls_routes),
+            (Kind::TcpRoute, &self.objects.tcp_routes),
+        ];
+        let mut targets: BTreeMap<usize, Vec<StreamTarget>> = BTreeMap::new();
+        for (kind, routes) in streams {
+            let mut sorted: Vec<&StreamRoute> = routes.values().map(Arc::as_ref).collect();
+            sorted.sort_by_cached_key(|of| rank_age(&of.metadata));
+            for route in sorted {
+                self.translate_stream(kind, route, &mut targets);
+            }
+        }
+        for index in 0..self.frontends.len() {
+            let more = of_ingresses.remove(&index).unwrap_or_default();
+            let entries = merge_entries(kept.entries_of(index), more);
+            self.write_frontend(index, &entries, targets.remove(&index).unwrap_or_default());
+        }
+        self.groups.write(&mut self.text);
+        kept.size = self.text.size();
+    }
+
     /// Returns the owners of the lines that problems are about. All rules that use a group own the group.
     fn find_owners(&self, errors: &Errors) -> Vec<(Owner, String)> {
         let mut found = Vec::new();
