@@ -1,4 +1,4 @@
-"""Lists the models with OpenAI's client: models_client.py BASE_URL KEY."""
+"""Lists the models with OpenAI's client, and asks for single models: models_client.py BASE_URL KEY [NAME...]."""
 
 import sys
 
@@ -9,3 +9,8 @@ try:
     print("models", *(model.id for model in client.models.list()))
 except openai.APIStatusError as error:
     print(type(error).__name__, error.status_code, error.code)
+for name in sys.argv[3:]:
+    try:
+        print("model", client.models.retrieve(name).id)
+    except openai.APIStatusError as error:
+        print(type(error).__name__, error.status_code, error.code)

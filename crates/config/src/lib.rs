@@ -53,6 +53,7 @@ pub use model::log_format::{LogField, LogFormat, LogTemplate};
 pub use model::maintenance::Maintenance;
 pub use model::member::{MemberConfig, is_member_name, member_address};
 pub use model::mirror::{MIRRORED, Mirror};
+pub use model::model_aliases::{ModelAlias, ModelAliases};
 pub use model::models::{ModelGroups, Models};
 pub use model::monitor::{Monitor, MonitorAddress, MonitorHost, MonitorKind};
 pub use model::negotiator::{Class, Cluster, Negotiator, Quantum, Terms};

@@ -1877,6 +1877,68 @@ fn models_have_groups_by_their_names() {
 }
 
 #[test]
+fn aliases_are_whole_names_for_models_of_engines() {
+    let config = |http: &str| {
+        let text = format!(
+            "[group.big]\nmembers = [\"a:1\"]\n[rule.w]\nlisten = \"127.0.0.1:80\"\ngroup = \"big\"\n{}\n",
+            http.replace('\'', "\"")
+        );
+        parse("t", &text)
+    };
+    let own = "http.model_aliases = { gpt = 'org/Qwen', b = 'org/Qwen' }\n[[rule.w.routes]]\npath = '/a'\n\
+               model_aliases = {}\n[[rule.w.routes]]\npath = '/b'\n";
+    let rule = config(own).unwrap().rules.remove(0);
+    let aliases = &rule.http.model_aliases;
+    assert_eq!(aliases.0.len(), 2);
+    let routes = rule.routes.list().iter();
+    let found = routes.map(|route| route.aliases_in_rule(aliases).is_some());
+    assert_eq!(found.collect::<Vec<_>>(), [false, true]);
+    let long = "m".repeat(129);
+    for (aliases, complaint) in [
+        (
+            "a = 'a'",
+            "t:6:32: rule.w.http.model_aliases.a: is an alias of itself",
+        ),
+        ("a = 'b', b = 'c'", "\"b\" is an alias, too"),
+        ("a = 'b', a = 'c'", "duplicate key"),
+        ("'a*' = 'b'", "is no alias: write the name of a model"),
+        ("'' = 'b'", "is no alias"),
+        ("a = 'b*'", "the name of a model"),
+        ("a = ''", "the name of a model"),
+        ("a = 1", "wrong type"),
+        (&format!("a = '{long}'"), "the name of a model"),
+        (&format!("{long} = 'a'"), "is no alias"),
+    ] {
+        let errors = config(&format!("http = {{ model_aliases = {{ {aliases} }} }}"));
+        let errors = errors.unwrap_err().to_string();
+        assert!(errors.contains(complaint), "{aliases}: {errors}");
+        assert_eq!(errors.lines().count(), 1, "{errors}");
+    }
+    // All at once: a loop is two aliases of aliases.
+    let errors = config("http.model_aliases = { a = 'b', b = 'a', c = 'c' }");
+    let errors = errors.unwrap_err().to_string();
+    assert_eq!(errors.lines().count(), 3, "{errors}");
+    for more in [
+        "http.models = { a = 'big' }\nhttp.model_aliases = { a = 'b' }",
+        "[[rule.w.routes]]\npath = '/'\nmodels = { a = 'big' }\nmodel_aliases = { a = 'b' }",
+    ] {
+        let errors = config(more).unwrap_err().to_string();
+        assert!(
+            errors.contains("models.a: no request gets there"),
+            "{errors}"
+        );
+        assert_eq!(errors.lines().count(), 1, "{errors}");
+    }
+    let answer =
+        "[[rule.w.routes]]\npath = '/'\nanswer = { status = 404 }\nmodel_aliases = { a = 'b' }";
+    let errors = config(answer).unwrap_err().to_string();
+    assert!(
+        errors.contains("has no effect, as no member gets the request"),
+        "{errors}"
+    );
+}
+
+#[test]
 fn a_group_may_be_asked_in_place_of_a_file() {
     let rule = |more: &str| {
         let text = format!(

@@ -135,6 +135,13 @@ impl ChainBuilder {
         }
     }
 
+    /// Replaces the name of the model, once the body was read.
+    pub fn replace_model(&mut self, name: &[u8]) {
+        self.begin_part(Part::Model);
+        self.add_bytes(Part::Model, name);
+        self.end_part(Part::Model);
+    }
+
     /// Links the blocks that have passed.
     pub fn link_blocks(&mut self) -> Chain<'_> {
         let [tools, system, prompt, _, salt] = &self.parts;

@@ -11,6 +11,8 @@
 //! - If a key occurs twice, the first occurrence counts, and the request is [ambiguous](Scanner::is_ambiguous): most
 //!   engines take the last one. Do not grant rights by the model's name of an ambiguous request.
 
+use std::ops::Range;
+
 use memchr::memchr2;
 
 /// Deepest nesting of objects and arrays within a value.
@@ -129,8 +131,11 @@ pub struct Scanner {
     /// Bits of the parts that have begun.
     begun: u8,
     is_ambiguous: bool,
+    has_ambiguous_model: bool,
     model: ShortText<MAX_MODEL>,
     has_model: bool,
+    /// Offset of the name of the model in the body.
+    model_at: u64,
     stream: Option<bool>,
     max_tokens: Option<u32>,
     max_completion_tokens: Option<u32>,
@@ -193,8 +198,10 @@ impl Scanner {
             seen: 0,
             begun: 0,
             is_ambiguous: false,
+            has_ambiguous_model: false,
             model: ShortText::EMPTY,
             has_model: false,
+            model_at: 0,
             stream: None,
             max_tokens: None,
             max_completion_tokens: None,
@@ -242,6 +249,12 @@ impl Scanner {
         self.has_model && self.model.get().is_none()
     }
 
+    /// Place of the model's name in the body, without the quotation marks; `None` where [`Scanner::model_name`] is.
+    pub fn model_place(&self) -> Option<Range<u64>> {
+        let length = self.model_name()?.len() as u64;
+        Some(self.model_at..self.model_at.saturating_add(length))
+    }
+
     /// True if the client asks for a stream.
     pub fn wants_stream(&self) -> bool {
         self.stream == Some(true)
@@ -256,6 +269,12 @@ impl Scanner {
     /// scanner.
     pub fn is_ambiguous(&self) -> bool {
         self.is_ambiguous
+    }
+
+    /// True if engines may see another model than the scanner: `model` occurs twice or is no string, or a key is written
+    /// with escapes.
+    pub fn has_ambiguous_model(&self) -> bool {
+        self.has_ambiguous_model
     }
 
     /// Number of bytes of the body so far.
@@ -300,6 +319,7 @@ impl Scanner {
     fn find_field(&mut self) -> Option<Field> {
         if self.key_has_escape {
             self.is_ambiguous = true;
+            self.has_ambiguous_model = true;
             return None;
         }
         let key = self.short.get()?;
@@ -307,6 +327,7 @@ impl Scanner {
         let bit = 1 << index;
         if self.seen & bit != 0 {
             self.is_ambiguous = true;
+            self.has_ambiguous_model |= key == b"model";
             return None;
         }
         self.seen |= bit;
@@ -340,6 +361,7 @@ impl Scanner {
         if self.begun & bit != 0 || (is_text && byte != b'"') {
             // A second prompt, or a model that has no name.
             self.is_ambiguous = true;
+            self.has_ambiguous_model |= part == Part::Model;
             self.field = None;
             return rest;
         }
@@ -347,6 +369,9 @@ impl Scanner {
         sink.begin_part(part);
         if is_text {
             self.in_string = true;
+            if part == Part::Model {
+                self.model_at = self.total_bytes.saturating_sub(after.len() as u64);
+            }
             return after;
         }
         rest
@@ -683,6 +708,19 @@ mod tests {
                 scan_pieces(body.as_bytes(), &cuts).0,
                 scan_pieces(body.as_bytes(), &[]).0
             );
+            // A name in place of another one changes nothing else, for somebody who reads JSON.
+            if let Some(place) = whole.model_place() {
+                let place = place.start as usize..place.end as usize;
+                prop_assert_eq!(Some(&body.as_bytes()[place.clone()]), whole.model_name());
+                if !whole.has_ambiguous_model() {
+                    let mut text = body.clone();
+                    text.replace_range(place, "Qwen/\\u00e4");
+                    let mut expected: serde_json::Value = serde_json::from_str(&body).unwrap();
+                    expected["model"] = "Qwen/ä".into();
+                    let read: serde_json::Value = serde_json::from_str(&text).unwrap();
+                    prop_assert_eq!(read, expected);
+                }
+            }
             // The first value of each part that is no number or literal.
             let mut seen: Vec<&str> = Vec::new();
             for (key, value) in &fields {

@@ -1,15 +1,38 @@
 //! Groups for requests by the names of models.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use crate::config;
 
 /// Beginning of names, and the places of the groups for it.
 type Beginning = (Box<[u8]>, Box<[u32]>);
 
-/// Places of the groups for models in a rule.
+/// Model of an alias.
+#[derive(Debug)]
+pub struct AliasedModel {
+    /// Name of the model at the engines.
+    pub name: Box<str>,
+    /// The name as a JSON string, without the quotation marks.
+    pub json: Box<str>,
+}
+
+impl AliasedModel {
+    fn new(name: &str) -> Self {
+        let json = serde_json::Value::from(name).to_string();
+        let json = json
+            .strip_prefix('"')
+            .and_then(|json| json.strip_suffix('"'));
+        AliasedModel {
+            name: name.into(),
+            json: json.unwrap_or(name).into(),
+        }
+    }
+}
+
+/// Aliases of models, and places of the groups for models in a rule.
 #[derive(Debug)]
 pub struct Models {
+    aliases: BTreeMap<Box<str>, AliasedModel>,
     exact: HashMap<Box<[u8]>, Box<[u32]>>,
     /// Beginnings of names, the longest first.
     beginnings: Box<[Beginning]>,
@@ -18,11 +41,21 @@ pub struct Models {
 }
 
 impl Models {
-    /// Takes the groups from the configuration of a rule whose groups have these places; `None` if no model has a group.
-    pub(crate) fn new(models: &config::Models, places: &HashMap<&str, u32>) -> Option<Box<Self>> {
-        if models.is_empty() {
+    /// Takes aliases and groups from the configuration of a rule whose groups have these places; `None` if there is no
+    /// alias, and no model has a group.
+    pub(crate) fn new(
+        models: Option<&config::Models>,
+        aliases: Option<&config::ModelAliases>,
+        places: &HashMap<&str, u32>,
+    ) -> Option<Box<Self>> {
+        let no_models = config::Models::default();
+        let models = models.unwrap_or(&no_models);
+        let aliases = aliases.map_or(&[][..], |aliases| &aliases.0);
+        if models.is_empty() && aliases.is_empty() {
             return None;
         }
+        let aliases = aliases.iter();
+        let aliases = aliases.map(|known| (&*known.alias, AliasedModel::new(&known.model)));
         let (mut exact, mut beginnings) = (HashMap::new(), Vec::new());
         for models in &models.0 {
             let groups = models.groups.iter();
@@ -42,6 +75,9 @@ impl Models {
         used.sort_unstable();
         used.dedup();
         Some(Box::new(Models {
+            aliases: aliases
+                .map(|(alias, model)| (alias.into(), model))
+                .collect(),
             exact,
             beginnings: beginnings.into(),
             places: used.into(),
@@ -56,6 +92,24 @@ impl Models {
         let found = self.exact.get(name);
         let found = found.or_else(|| fitting.next().map(|(_, places)| places));
         found.map(|places| &**places)
+    }
+
+    /// Finds the model of an alias.
+    pub fn find_alias(&self, name: &[u8]) -> Option<&AliasedModel> {
+        if self.aliases.is_empty() {
+            return None;
+        }
+        self.aliases.get(std::str::from_utf8(name).ok()?)
+    }
+
+    /// True if some models have aliases.
+    pub fn has_aliases(&self) -> bool {
+        !self.aliases.is_empty()
+    }
+
+    /// Aliases and their models, in the order of the alphabet.
+    pub fn aliases(&self) -> impl Iterator<Item = (&str, &AliasedModel)> {
+        self.aliases.iter().map(|(alias, model)| (&**alias, model))
     }
 
     /// All places, each once.
@@ -84,7 +138,7 @@ mod tests {
         let places = [("rest", 1), ("three", 2), ("llama", 3), ("one", 4)];
         let places = HashMap::from(places);
         let models = config::Models(models.into());
-        let found = Models::new(&models, &places).unwrap();
+        let found = Models::new(Some(&models), None, &places).unwrap();
         let find = |name: &str| found.find_places(name.as_bytes()).unwrap();
         assert_eq!(find("llama-3"), [4]);
         assert_eq!(find("llama-3.1"), [2, 1]);
@@ -94,8 +148,29 @@ mod tests {
         assert_eq!(find(""), [1]);
         assert_eq!(found.places(), [1, 2, 3, 4]);
         let some = config::Models(models.0.get(1..).unwrap().to_vec());
-        let found = Models::new(&some, &places).unwrap();
+        let found = Models::new(Some(&some), None, &places).unwrap();
         assert_eq!(found.find_places(b"gpt"), None);
-        assert!(Models::new(&config::Models::default(), &places).is_none());
+        let (none, no_alias) = (config::Models::default(), config::ModelAliases::default());
+        assert!(Models::new(Some(&none), Some(&no_alias), &places).is_none());
+    }
+
+    #[test]
+    fn aliases_have_models_whose_names_are_written_as_json() {
+        let aliases = [("gpt", "org/Qwen"), ("b", "say \"\\ä")];
+        let aliases = aliases.map(|(alias, model)| config::ModelAlias {
+            alias: alias.into(),
+            model: model.into(),
+        });
+        let aliases = config::ModelAliases(aliases.into());
+        let found = Models::new(None, Some(&aliases), &HashMap::new()).unwrap();
+        assert!(found.has_aliases() && found.places().is_empty());
+        let model = found.find_alias(b"b").unwrap();
+        assert_eq!((&*model.name, &*model.json), ("say \"\\ä", r#"say \"\\ä"#));
+        assert!(found.find_alias(b"org/Qwen").is_none() && found.find_alias(b"\xff").is_none());
+        let listed: Vec<_> = found
+            .aliases()
+            .map(|(alias, model)| (alias, &*model.name))
+            .collect();
+        assert_eq!(listed, [("b", "say \"\\ä"), ("gpt", "org/Qwen")]);
     }
 }

@@ -102,7 +102,7 @@ pub struct Route {
     pub label: Option<Arc<str>>,
     /// Groups that the route's requests go to; none if the rest has no group.
     pub targets: Targets,
-    /// Groups by the names of models that requests name in their bodies, if there are any.
+    /// Aliases of models, and groups by the names of models that requests name in their bodies, if there are any.
     pub models: Option<Box<Models>>,
     /// Response that requests get in place of a member's.
     pub fixed_response: Option<Box<RouteResponse>>,
@@ -277,7 +277,11 @@ impl Route {
             hedge: rule.http.hedge.as_ref().and_then(Hedge::new),
             mirror: mirror.and_then(|mirror| Mirror::new(mirror, places, &targets)),
             targets,
-            models: Models::new(&rule.http.models, places),
+            models: Models::new(
+                Some(&rule.http.models),
+                Some(&rule.http.model_aliases),
+                places,
+            ),
             fixed_response: None,
             timeouts: rule.timeouts.clone(),
             priority: None,
@@ -345,8 +349,11 @@ impl Route {
             },
             mirror: mirror.and_then(|mirror| Mirror::new(mirror, places, &targets)),
             targets,
-            models: { route.models_in_rule(&rule.http.models) }
-                .and_then(|models| Models::new(models, places)),
+            models: Models::new(
+                route.models_in_rule(&rule.http.models),
+                route.aliases_in_rule(&rule.http.model_aliases),
+                places,
+            ),
             fixed_response: redirect.or(answer).map(Box::new),
             timeouts: route.timeouts_in_rule(&rule.timeouts),
             priority: route.priority,

@@ -144,6 +144,16 @@ const RULE_FAMILIES: &[RuleFamily] = &[
         ],
     },
     RuleFamily {
+        name: "evenkeel_rule_model_aliases_total",
+        only: Some(Protocol::Http),
+        help: "Requests for aliases of models, by what came of it.",
+        label: "result",
+        samples: &[
+            ("rewritten", |totals| totals.aliases_rewritten),
+            ("refused", |totals| totals.aliases_refused),
+        ],
+    },
+    RuleFamily {
         name: "evenkeel_rule_model_lists_total",
         only: Some(Protocol::Http),
         help: "Groups that were asked for their models, for lists of all models, by what came of it.",

@@ -204,6 +204,18 @@ impl Span {
 }
 
 impl RequestPlaces {
+    /// Moves the parts to other offsets, as `new_offset` says, since the head has changed.
+    pub(crate) fn move_parts(&mut self, new_offset: impl Fn(usize) -> usize) {
+        let move_one = |offset: &mut u32| *offset = new_offset(*offset as usize) as u32;
+        let fields = self.fields.iter_mut();
+        let fields = fields.flat_map(|field| [&mut field.name, &mut field.value]);
+        for span in fields.chain(&mut self.authority) {
+            move_one(&mut span.start);
+            move_one(&mut span.end);
+        }
+        move_one(&mut self.added);
+    }
+
     /// Returns the place of the next `len` bytes of a head, which is far below 4 GiB.
     pub(crate) fn next_span(head: &[u8], len: usize) -> Span {
         let start = head.len() as u32;

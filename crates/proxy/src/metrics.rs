@@ -226,6 +226,10 @@ counters! {
     models_compressed,
     /// Requests whose model was not read in time, or not among the bytes that are read.
     models_unread,
+    /// Requests in whose bodies the name of a model was replaced.
+    aliases_rewritten,
+    /// Requests that were refused, as the name of the model cannot be read or replaced.
+    aliases_refused,
     /// Groups whose models were listed for a client.
     model_lists_joined,
     /// Groups that were left out of a list, as no member could be asked.

@@ -1,7 +1,8 @@
 //! List of models, joined from the lists of several engines (`GET /v1/models` of OpenAI's interface).
 
 use std::borrow::Cow;
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashMap};
+use std::ops::Range;
 
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -48,7 +49,8 @@ struct Entry<'a> {
 pub struct ModelList {
     /// Entries as the engines wrote them, with commas between.
     entries: String,
-    names: HashSet<Box<str>>,
+    /// Places of the entries, by the names of the models.
+    names: HashMap<Box<str>, Range<usize>>,
 }
 
 impl ModelList {
@@ -78,25 +80,67 @@ impl ModelList {
             if !text.starts_with('{')
                 || self.names.len() >= MAX_MODELS
                 || len >= MAX_LIST_BYTES
-                || self.names.contains(&*id)
+                || self.names.contains_key(&*id)
                 || !is_wanted(&id)
                 || !is_shallow(text)
             {
                 continue;
             }
-            if !self.entries.is_empty() {
-                self.entries.push(',');
-            }
-            self.entries.push_str(text);
-            self.names.insert(id.into());
+            self.push_entry(&id, text);
         }
         Ok(self.names.len().saturating_sub(before))
+    }
+
+    /// Adds `alias` as another name of `model`, if the model is there and the alias is not. The entry is otherwise that of
+    /// the model.
+    pub fn add_alias(&mut self, alias: &str, model: &str) {
+        let place = self.names.get(model).cloned();
+        let entry = place.and_then(|place| self.entries.get(place));
+        let Some(text) = entry.and_then(|entry| with_id(entry, alias)) else {
+            return;
+        };
+        let len = self.entries.len().saturating_add(text.len());
+        let is_full = self.names.len() >= MAX_MODELS || len >= MAX_LIST_BYTES;
+        if !is_full && !self.names.contains_key(alias) {
+            self.push_entry(alias, &text);
+        }
+    }
+
+    /// Returns the entry of `model` as the body of an answer, with `id` as its name.
+    pub fn find_entry(&self, model: &str, id: &str) -> Option<String> {
+        let entry = self.entries.get(self.names.get(model)?.clone())?;
+        let entry = match id == model {
+            true => entry.to_owned(),
+            false => with_id(entry, id)?,
+        };
+        Some(entry + "\n")
+    }
+
+    fn push_entry(&mut self, name: &str, text: &str) {
+        if !self.entries.is_empty() {
+            self.entries.push(',');
+        }
+        let start = self.entries.len();
+        self.entries.push_str(text);
+        self.names.insert(name.into(), start..self.entries.len());
     }
 
     /// Returns the list as the body of an answer.
     pub fn into_json(self) -> String {
         ["{\"object\":\"list\",\"data\":[", &self.entries, "]}\n"].concat()
     }
+}
+
+/// Returns an entry with another name, which comes first; `None` if the entry cannot be read.
+fn with_id(entry: &str, id: &str) -> Option<String> {
+    let mut fields: BTreeMap<Cow<'_, str>, &RawValue> = serde_json::from_str(entry).ok()?;
+    fields.remove("id");
+    let mut text = format!("{{\"id\":{}", serde_json::Value::from(id));
+    for (name, value) in fields {
+        let name = serde_json::Value::from(&*name);
+        text += &format!(",{name}:{}", value.get());
+    }
+    Some(text + "}")
 }
 
 /// True if a JSON text nests no deeper than allowed.

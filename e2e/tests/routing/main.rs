@@ -8,6 +8,7 @@ mod defaults;
 mod forward_auth;
 mod inference;
 mod lists;
+mod model_aliases;
 mod models;
 mod outages;
 mod pages;

@@ -391,7 +391,7 @@ fn the_models_of_all_groups_are_listed_though_some_groups_do_not_answer() {
     let fields = "Authorization: Bearer right";
     for request in [
         "GET /plain/v1/models",
-        "GET /v1/models/gpt",
+        "GET /plain/v1/models/gpt",
         "DELETE /v1/models",
     ] {
         wire.send(format!("{request} HTTP/1.1\r\nHost: a\r\n{fields}\r\n\r\n"));

@@ -6,6 +6,7 @@ use evenkeel_core::key;
 
 use super::hedge::Hedge;
 use super::mirror::Mirror;
+use super::model_aliases::ModelAliases;
 use super::models::Models;
 use super::protocol::MemberProtocol;
 use super::request_id::RequestId;
@@ -127,6 +128,9 @@ section! {
         /// table for engines of language models: the balancer reads the bodies of requests before a member is
         /// chosen.
         models: Models = Models::default(); r#"{ "llama-*" = "big", "gpt-4o" = ["small", "big"] }"#,
+        /// [Names of models for clients](inference.md#aliases), each with the name of the model at your engines. The
+        /// balancer writes the engines' name into the JSON body of a request, and then chooses the group in `models`.
+        model_aliases: ModelAliases = ModelAliases::default(); r#"{ "gpt-4o-mini" = "Qwen/Qwen2.5-7B-Instruct" }"#,
         /// Maximum number of idle connections to a member kept by each worker for later requests.
         pool_idle_connections: usize [Number(0.0, 65_536.0, "connections")] = 512; "16",
         /// Time for which idle connections to members are kept. Set a shorter time than the keep-alive timeout

@@ -43,6 +43,7 @@ pub(crate) mod maintenance;
 pub(crate) mod member;
 pub(crate) mod metric_presets;
 pub(crate) mod mirror;
+pub(crate) mod model_aliases;
 pub(crate) mod models;
 pub(crate) mod monitor;
 pub mod negotiator;

@@ -11,7 +11,7 @@ use crate::schema::report::Report;
 use crate::schema::table::{NAMES, Table};
 
 /// Longest name of a model, which is the longest that is read of a request.
-const MAX_NAME: usize = 128;
+pub(super) const MAX_NAME: usize = 128;
 
 /// Groups by the names of models.
 #[derive(Clone, Debug, Default, PartialEq)]

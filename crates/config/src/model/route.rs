@@ -12,6 +12,7 @@ use super::fixed_answer::{ANSWER, FixedAnswer};
 use super::hedge::Hedge;
 use super::limits::RequestLimit;
 use super::mirror::Mirror;
+use super::model_aliases::ModelAliases;
 use super::models::Models;
 use super::responses::{RESPONSES, Responses};
 use super::route_values::{MaxBody, Patterns, Status, Weights};
@@ -118,6 +119,9 @@ section! {
         /// Groups by the name of the model in the body: a table as in the rule's `http`, and instead of the
         /// rule's. With `{}` no body is read for a name.
         models: Option<Models> = None; r#"{ "llama-*" = "big" }"#,
+        /// Names of models for clients: a table as in the rule's `http`, and instead of the rule's. With `{}` the
+        /// route has no aliases.
+        model_aliases: Option<ModelAliases> = None; r#"{ "gpt-4o-mini" = "Qwen/Qwen2.5-7B-Instruct" }"#,
         /// Second requests when the first takes long: a table as in the rule's `http`, and instead of the
         /// rule's.
         hedge: Option<Hedge> = None; r#"{ after = "200ms", percent = 2 }"#,
@@ -290,6 +294,12 @@ impl Route {
     pub fn models_in_rule<'a>(&'a self, rule: &'a Models) -> Option<&'a Models> {
         Some(self.models.as_ref().unwrap_or(rule))
             .filter(|models| !models.is_empty() && !self.answers_itself())
+    }
+
+    /// Returns the aliases of models for the route's requests, in a rule with the aliases `rule`.
+    pub fn aliases_in_rule<'a>(&'a self, rule: &'a ModelAliases) -> Option<&'a ModelAliases> {
+        Some(self.model_aliases.as_ref().unwrap_or(rule))
+            .filter(|aliases| !aliases.is_empty() && !self.answers_itself())
     }
 
     /// True if the balancer answers by itself.

@@ -137,6 +137,9 @@ fn check_groups(
     }
     if let Some(models) = &route.models {
         models.check_groups(rule.name, table, shared, report);
+        if let Some(aliases) = &route.model_aliases {
+            aliases.check_models(models, table, report);
+        }
     }
     if let Some(auth) = route.auth.or_rule(None) {
         auth.check_group(rule.name, table, shared, report);
@@ -157,7 +160,7 @@ fn check_action(table: &Table<'_>, report: &mut Report<'_>) {
 }
 
 /// Keys of a route that only members' answers need.
-const OF_MEMBERS: [&str; 16] = [
+const OF_MEMBERS: [&str; 17] = [
     "request_fields",
     "max_body",
     "retry_statuses",
@@ -168,6 +171,7 @@ const OF_MEMBERS: [&str; 16] = [
     "priority",
     "mirror",
     "models",
+    "model_aliases",
     "hedge",
     "connection_timeout",
     "idle_timeout",

@@ -150,6 +150,10 @@ fn check_other_groups(
             }
             _ => models.check_groups(&rule.name, table, shared, report),
         }
+        let aliases = &rule.http.model_aliases;
+        if let Some(mut http) = table.read_table("http", report) {
+            aliases.check_models(models, &mut http, report);
+        }
     }
     if let Some(auth) = rule.auth.as_ref().filter(|_| is_http) {
         auth.check_group(&rule.name, table, shared, report);

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use crate::http1::content_edit::{ContentEdit, LengthEdit, replace_body};
 use crate::memory::{Charge, Memory, OutOfMemory};
 
 /// Reason why there is no copy of a message.
@@ -90,6 +91,24 @@ impl Copy {
         self.bytes.reserve_exact(size - self.bytes.len());
         self.bytes.splice(end..end, lines.iter().copied());
         self.body_at += lines.len();
+        Ok(())
+    }
+
+    /// Replaces bytes of the body, and corrects the length in the head, if the head says one.
+    pub(super) fn rewrite_content(&mut self, edit: &ContentEdit) -> Result<(), CopyRefusal> {
+        let head = self.bytes.get(..self.body_at).unwrap_or_default();
+        let length = LengthEdit::new(head, edit.length_change());
+        let grown = edit.bytes.len().saturating_add(LengthEdit::MAX_DIGITS);
+        let size = self.bytes.len().saturating_add(grown);
+        if size > self.bytes.capacity() {
+            let charged = self.charge.grow_to(size);
+            charged.map_err(|OutOfMemory| CopyRefusal::Exhausted)?;
+            self.bytes.reserve_exact(size - self.bytes.len());
+        }
+        replace_body(&mut self.bytes, self.body_at, edit);
+        if let Some(length) = length {
+            length.apply(&mut self.bytes, &mut self.body_at);
+        }
         Ok(())
     }
 

@@ -87,15 +87,17 @@ impl Client {
             .budget
             .borrow_mut()
             .request(routed.rule.http.retry_budget);
-        if request.lists_models {
-            let after = Box::pin(self.answer_models(request, &mut summary)).await;
+        if let Some(asked) = request.asked_models.take() {
+            let after = Box::pin(self.answer_models(request, &mut summary, *asked)).await;
             return self.end_request(request, summary, after);
         }
-        self.send_mirror(request, false);
+        let mut prompt = request.prompt.take();
+        if prompt.is_none() {
+            self.send_mirror(request, false);
+        }
         let mut tried: Vec<MemberId> = Vec::new();
         let mut now = request.at;
         let mut last = None;
-        let mut prompt = request.prompt.take();
         if let Some(prompt) = &mut prompt {
             // In a box: it is no part of the way of most requests.
             let read = Box::pin(self.read_prompt(request, &routed, prompt)).await;
@@ -103,6 +105,8 @@ impl Client {
                 let after = self.answer_failed(request, &mut summary, failure).await;
                 return self.end_request(request, summary, after);
             }
+            // The copy has the body in which the name of the model was replaced.
+            self.send_mirror(request, false);
             now = self.session.worker.now();
             routed = request.routed.clone();
             if self.is_in_maintenance(request) {

@@ -3,9 +3,11 @@
 //! `Client::give_instead` sends every answer of the balancer to a request with a route: also those of
 //! routes, limits and logins.
 
+use bytes::Bytes;
 use evenkeel_core::group::Outcome;
 use evenkeel_limits::Shortage;
 
+use super::alias_refusal::AliasRefusal;
 use super::client::{After, Client};
 use super::request::Request;
 use super::route::TOO_LARGE;
@@ -42,6 +44,8 @@ pub(super) enum Failure {
     DeadlineExceeded,
     /// The request's body is not valid.
     BadRequest(String),
+    /// The name of the model, which may be an alias, cannot be read or replaced.
+    Alias(AliasRefusal),
     /// The request's body is larger than allowed.
     TooLarge,
     /// The client did not send the rest of the request in time.
@@ -63,6 +67,7 @@ impl Failure {
             Failure::Connect(failure) => failure.member_outcome(),
             Failure::Status(outcome) => *outcome,
             Failure::BadRequest(_)
+            | Failure::Alias(_)
             | Failure::TooLarge
             | Failure::Stale
             | Failure::Refused
@@ -96,7 +101,7 @@ impl Failure {
             Failure::Garbage => "bad_response",
             Failure::TimedOut => "timeout",
             Failure::DeadlineExceeded => "deadline_exceeded",
-            Failure::BadRequest(_) => "bad_request",
+            Failure::BadRequest(_) | Failure::Alias(_) => "bad_request",
             Failure::TooLarge => "too_large",
             Failure::ClientTimedOut | Failure::ClientStuck => "client_timeout",
             Failure::ClientTooSlow => "limited",
@@ -219,6 +224,11 @@ impl Client {
                 let text = "The time limit of the request is over.".into();
                 (End::MemberTimeout, 504, text)
             }
+            Failure::Alias(refusal) => {
+                summary.end = End::Client;
+                // In a box: few requests are refused.
+                return Box::pin(self.answer_alias(request, summary, refusal)).await;
+            }
             Failure::BadRequest(text) => {
                 self.session.service.metrics.refused_malformed.add(1);
                 (End::Client, 400, text)
@@ -240,6 +250,32 @@ impl Client {
         };
         summary.end = end;
         self.answer_instead(request, summary, status, &text).await
+    }
+
+    /// Answers a request whose model may be an alias and cannot be read or replaced.
+    async fn answer_alias(
+        &mut self,
+        request: &mut Request,
+        summary: &mut Summary,
+        refusal: AliasRefusal,
+    ) -> After {
+        self.session.service.metrics.aliases_refused.add(1);
+        let (status, code, message) = refusal.describe();
+        let error = serde_json::json!({
+            "type": "error",
+            "error": {
+                "type": "invalid_request_error", "code": code, "param": "model", "message": message,
+            },
+        });
+        let body = Bytes::from(format!("{error}\n"));
+        let routed = request.routed.clone();
+        // A page of the administrator's own comes first.
+        let has_page = routed.response_policy().page(status).is_some();
+        let answer = Answer {
+            page: (!has_page).then_some(("application/json", &body)),
+            ..Answer::new_closing(status, message)
+        };
+        self.give_instead(request, summary, answer).await
     }
 
     pub(super) async fn answer_instead(

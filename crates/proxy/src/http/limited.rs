@@ -42,8 +42,8 @@ impl Client {
     /// decides on the group, is to be read.
     pub(super) fn is_in_maintenance(&self, request: &Request) -> bool {
         let routed = &request.routed;
-        if request.lists_models {
-            return self.lists_no_models(routed);
+        if let Some(asked) = request.asked_models.as_deref() {
+            return self.lists_no_models(routed, asked);
         }
         let is_open = request.prompt.is_some() && routed.chooses_by_model();
         !is_open

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use evenkeel_manager::auth::{Auth, By, basic_credentials};
 use evenkeel_manager::config::routing::path;
 
+use super::asked_models::{AskedModels, MODELS_PATH};
 use super::question::Question;
 use super::route::{BalancerAnswer, RequestRoute, join_prefix};
 use crate::http1::Hop;
@@ -103,18 +104,25 @@ impl RequestRoute {
     ) -> Changes<'a> {
         let route = self.route();
         let login = login.zip(route.auth.as_deref());
+        let asked = self.asked_models(request);
+        let rewritten = || {
+            let (segments, prefix) = route.rewrite.as_ref()?;
+            let rest = path::rest_after(request.path(), *segments);
+            Some((join_prefix(prefix, rest), rest, request.query_part()))
+        };
         Changes {
-            target: route.rewrite.as_ref().map(|(segments, prefix)| {
-                let rest = path::rest_after(request.path(), *segments);
-                (join_prefix(prefix, rest), rest, request.query_part())
-            }),
+            target: match asked {
+                // Not all engines tell a single model.
+                Some(AskedModels::One(_)) => Some((MODELS_PATH, "", request.query_part())),
+                _ => rewritten(),
+            },
             fields: route.request_fields.as_deref(),
             user: login
                 .map(|(login, auth)| login.user_for_member(auth))
                 .unwrap_or_default(),
             cookies: self.own_cookies(),
             says_forwarded: false,
-            hides_codings: self.may_be_for_engines() || self.lists_models(request),
+            hides_codings: self.may_be_for_engines() || asked.is_some(),
             report_format: self.report_format(),
             marks: None,
         }

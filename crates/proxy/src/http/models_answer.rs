@@ -2,6 +2,7 @@
 //! member of each group is asked, and the lists are joined.
 
 use std::cell::RefCell;
+use std::net::IpAddr;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -12,8 +13,8 @@ use bytes::Bytes;
 use evenkeel_core::group;
 use evenkeel_inference::scanner::MAX_MODEL;
 use evenkeel_limits::warn_throttled;
-use evenkeel_manager::config::routing::path::rest_after;
 
+use super::asked_models::AskedModels;
 use super::client::{After, Client};
 use super::copy::{Copy, CopyPlan};
 use super::failure::Failure;
@@ -21,19 +22,15 @@ use super::flow::{Flow, JOINED_BYTES};
 use super::hedge::Held;
 use super::request::Request;
 use super::response::Head;
-use super::route::{RequestRoute, join_prefix};
+use super::route::RequestRoute;
 use super::summary::Summary;
 use crate::access::End;
 use crate::http1::respond::{Answer, AnswerExtras};
 use crate::io::{Io, Nobody};
 use crate::member_choice::insert;
-use crate::message::{self, Body};
 use crate::model_list::{MAX_ANSWER_BYTES, ModelList};
 use crate::upstream::Upstream;
 use crate::watch::Stop;
-
-/// Path at which engines list their models.
-const PATH: &str = "/v1/models";
 
 /// Time in which a group must have sent its list.
 const LIST_TIMEOUT: Duration = Duration::from_secs(5);
@@ -88,24 +85,26 @@ impl Step {
 }
 
 impl RequestRoute {
-    /// True if `request` asks for the models of all groups.
-    #[inline]
-    pub(super) fn lists_models(&self, request: &message::Request<'_>) -> bool {
-        self.chooses_by_model()
-            && request.method == "GET"
-            && matches!(request.body, Body::None | Body::Length(0))
-            && !request.upgrade
-            && self.is_models_path(request.path())
+    /// Place of the group that is asked for the model `name`: the one that serves the model.
+    fn asked_place(&self, name: &str, client: Option<IpAddr>) -> u32 {
+        let models = self.route().models.as_ref();
+        let found =
+            models.and_then(|models| self.find_model_place(models, name.as_bytes(), client));
+        found.map_or(self.target_place(), |(place, _)| place)
     }
 
-    /// True if members list models at `path`, as the route rewrites it.
-    fn is_models_path(&self, path: &str) -> bool {
-        match &self.route().rewrite {
-            None => path == PATH,
-            Some((segments, prefix)) => {
-                let rest = rest_after(path, *segments);
-                PATH.strip_prefix(join_prefix(prefix, rest)) == Some(rest)
-            }
+    /// Name of the model at the engines that clients call `name`.
+    fn engine_name<'a>(&'a self, name: &'a str) -> &'a str {
+        let models = self.route().models.as_ref();
+        let model = models.and_then(|models| models.find_alias(name.as_bytes()));
+        model.map_or(name, |model| &model.name)
+    }
+
+    /// Places of the groups that are asked for models.
+    fn asked_places(&self, asked: &AskedModels, client: Option<IpAddr>) -> Vec<u32> {
+        match asked {
+            AskedModels::All => self.listed_places().collect(),
+            AskedModels::One(name) => vec![self.asked_place(self.engine_name(name), client)],
         }
     }
 
@@ -117,6 +116,10 @@ impl RequestRoute {
     /// True if requests for the model `name` may go to the group at `place`.
     fn sends_model(&self, name: &str, place: u32) -> bool {
         let models = self.route().models.as_ref();
+        if models.is_some_and(|models| models.find_alias(name.as_bytes()).is_some()) {
+            // Requests for the name are for another model.
+            return false;
+        }
         let models = models.filter(|_| name.len() <= MAX_MODEL);
         let places = models.and_then(|models| models.find_places(name.as_bytes()));
         match places.unwrap_or_default() {
@@ -128,22 +131,24 @@ impl RequestRoute {
 
 impl Client {
     /// True if all groups whose models are listed are in maintenance for the client.
-    pub(super) fn lists_no_models(&self, routed: &RequestRoute) -> bool {
+    pub(super) fn lists_no_models(&self, routed: &RequestRoute, asked: &AskedModels) -> bool {
         let client = self.session.peer.ip();
-        let mut places = routed.listed_places();
-        places.all(|place| {
+        let places = routed.asked_places(asked, client);
+        places.into_iter().all(|place| {
             let routed = routed.with_target(place);
             routed.response_policy().is_in_maintenance(client)
         })
     }
 
-    /// Answers with the models of all groups that answer.
+    /// Answers with the models of all groups that answer, or with a single model.
     pub(super) async fn answer_models(
         &mut self,
         request: &mut Request,
         summary: &mut Summary,
+        asked: AskedModels,
     ) -> After {
-        let places: Vec<u32> = request.routed.listed_places().collect();
+        let client = self.session.peer.ip();
+        let places = request.routed.asked_places(&asked, client);
         let (mut list, mut status, mut is_listed) = (ModelList::default(), 503, false);
         // Memory of the lists, which is that of the answer.
         let mut charges = Vec::new();
@@ -190,10 +195,49 @@ impl Client {
         if !is_listed {
             return self.answer_no_list(request, summary, status).await;
         }
-        let body = Bytes::from(list.into_json());
+        let routed = request.routed.clone();
+        let body = match asked {
+            AskedModels::All => {
+                let models = routed.route().models.iter();
+                for (alias, model) in models.flat_map(|models| models.aliases()) {
+                    list.add_alias(alias, &model.name);
+                }
+                list.into_json()
+            }
+            AskedModels::One(name) => match list.find_entry(routed.engine_name(&name), &name) {
+                Some(entry) => entry,
+                None => return self.answer_no_model(request, summary, &name).await,
+            },
+        };
+        let body = Bytes::from(body);
         let answer = Answer {
             page: Some(("application/json", &body)),
             ..Answer::new_closing(200, "")
+        };
+        self.give_instead(request, summary, answer).await
+    }
+
+    /// Answers that the engines have no model of this name.
+    async fn answer_no_model(
+        &mut self,
+        request: &mut Request,
+        summary: &mut Summary,
+        name: &str,
+    ) -> After {
+        let message = format!("The model `{name}` does not exist.");
+        let error = serde_json::json!({
+            "type": "error",
+            "error": {
+                "type": "invalid_request_error", "code": "model_not_found", "param": "model", "message": message,
+            },
+        });
+        let body = Bytes::from(format!("{error}\n"));
+        let routed = request.routed.clone();
+        // A page of the administrator's own comes first.
+        let has_page = routed.response_policy().page(404).is_some();
+        let answer = Answer {
+            page: (!has_page).then_some(("application/json", &body)),
+            ..Answer::new_closing(404, "The model does not exist.")
         };
         self.give_instead(request, summary, answer).await
     }

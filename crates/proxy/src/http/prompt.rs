@@ -6,6 +6,7 @@
 
 use std::cell::RefCell;
 use std::hash::{BuildHasher as _, RandomState};
+use std::ops::Range;
 use std::sync::OnceLock;
 
 use evenkeel_core::engines::PromptPart;
@@ -159,7 +160,7 @@ impl Prompt {
         if !self.is_readable {
             return NamedModel::Compressed;
         }
-        if self.scanner.is_ambiguous() {
+        if self.scanner.has_ambiguous_model() {
             return NamedModel::Ambiguous;
         }
         if self.scanner.has_long_model() {
@@ -173,6 +174,22 @@ impl Prompt {
             None if self.scanner.scan_progress() == Progress::Running => NamedModel::Unread,
             None => NamedModel::Missing,
         }
+    }
+
+    /// Place of the model's name in the content of the body, without the quotation marks.
+    pub(super) fn model_place(&self) -> Option<Range<usize>> {
+        let place = self.scanner.model_place()?;
+        Some(usize::try_from(place.start).ok()?..usize::try_from(place.end).ok()?)
+    }
+
+    /// True if the body is chunked.
+    pub(super) fn is_chunked(&self) -> bool {
+        self.framing.is_some()
+    }
+
+    /// Counts the prompt as one for the model `name`, whose name stands in the body now.
+    pub(super) fn replace_model(&mut self, name: &str) {
+        self.builder.replace_model(name.as_bytes());
     }
 
     /// Part of the prompt that was read.

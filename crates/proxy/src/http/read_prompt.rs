@@ -20,8 +20,7 @@ impl Client {
         let up = &mut request.up;
         up.read_body_here(prompt);
         if request.awaits_continue {
-            self.choose_by_model(request, prompt);
-            return Ok(());
+            return self.choose_by_model(request, prompt, false);
         }
         let Client {
             session, stream, ..
@@ -34,13 +33,13 @@ impl Client {
             .poll_until_stop(|cx| up.poll_ahead(cx, stream, most, worker, prompt));
         let read = read.await;
         session.watch.disarm_deadline();
+        // The rest has the time that bodies have.
+        let is_late = matches!(read, Err(Stop::Expired));
         match read {
             Ok(read) => read.map_err(Failure::from)?,
-            // The rest has the time that bodies have.
             Err(Stop::Expired) => {}
             Err(Stop::Cut) => return Err(Failure::Cut),
         }
-        self.choose_by_model(request, prompt);
-        Ok(())
+        self.choose_by_model(request, prompt, is_late)
     }
 }

@@ -9,7 +9,10 @@ use evenkeel_core::cost::Cost;
 use evenkeel_core::time::Instant;
 use evenkeel_inference::usage::Usage;
 use evenkeel_manager::config::{Coding, HttpOptions};
+use evenkeel_manager::models::AliasedModel;
 
+use super::asked_models::AskedModels;
+use super::flow::rewriting::NotRewritten;
 use super::flow::{Flow, KeepPlan};
 use super::login::Login;
 use super::prompt::{self, NamedModel, Prompt};
@@ -22,6 +25,7 @@ use crate::chooser::HttpFacts;
 use crate::cors::{CorsFields, CrossOrigin};
 use crate::http1::forward::{RequestMarks, parent_place};
 use crate::http1::{FramingFacts, RequestHead, Version};
+use crate::memory::Memory;
 use crate::message;
 use crate::quota::Over;
 use crate::quota::tokens::TokenHold;
@@ -80,8 +84,8 @@ pub(super) struct Request {
     pub(super) grpc: bool,
     /// Tokens that the request takes from limits, if it counts in some.
     pub(super) tokens: Option<Box<TokenHold>>,
-    /// True if the request asks for the models of all groups.
-    pub(super) lists_models: bool,
+    /// Models that the request asks for, if it asks for models of several groups.
+    pub(super) asked_models: Option<Box<AskedModels>>,
     /// Limit that the request is above, as its client has sent too many.
     pub(super) over: Option<Over>,
     /// The request on its way to a member.
@@ -279,7 +283,10 @@ impl Request {
             Some(_) => None,
             None => routed.to_copy(session, head),
         };
-        let lists_models = is_served && routed.lists_models(&head.request);
+        let asked_models = match is_served {
+            true => routed.asked_models(&head.request).map(Box::new),
+            false => None,
+        };
         move |up| Request {
             up: {
                 let up = match keeps {
@@ -316,7 +323,7 @@ impl Request {
             awaits_continue,
             grpc: false,
             tokens,
-            lists_models,
+            asked_models,
             over,
             line,
         }
@@ -354,6 +361,23 @@ impl Request {
     fn engine_facts(&mut self) -> Option<&mut EngineFacts> {
         let details = self.line.as_mut()?.details.get_or_insert_default();
         Some(details.engine.get_or_insert_default())
+    }
+
+    /// Writes the name of the engines' model into the body, in place of the alias that `prompt` has found there.
+    pub(super) fn write_model(
+        &mut self,
+        prompt: &mut Prompt,
+        model: &AliasedModel,
+        memory: &Arc<Memory>,
+    ) -> Result<(), NotRewritten> {
+        let place = prompt.model_place().ok_or(NotRewritten::NotHere)?;
+        let (is_chunked, name) = (prompt.is_chunked(), model.json.as_bytes());
+        let changed = self.up.rewrite_content(is_chunked, place, name, memory)?;
+        if let Some(trace) = self.trace_mut() {
+            trace.place = changed.move_offset(trace.place);
+        }
+        prompt.replace_model(&model.json);
+        Ok(())
     }
 
     /// Notes the model that the request names in its body, for the log.
@@ -491,7 +515,7 @@ impl Request {
             awaits_continue: false,
             grpc: false,
             tokens: None,
-            lists_models: false,
+            asked_models: None,
             over: None,
             up,
             line: None,

@@ -20,6 +20,7 @@
 //! the small `Copy` facts (body, connection, what was asked), and the buffer is free.
 
 pub mod chunked;
+pub mod content_edit;
 pub mod error;
 pub mod forward;
 pub mod framing;

@@ -42,29 +42,18 @@ impl Flow {
         most: usize,
         memory: &Arc<Memory>,
     ) -> bool {
-        let sent = self.buffer.as_ref().map_or(&[][..], Buffer::bytes);
-        let sent = sent.get(..len).unwrap_or_default();
         let kept = self.head.len().saturating_sub(self.body_at);
         if kept.saturating_add(len) > most {
             return false;
         }
         let size = self.head.len().saturating_add(len);
-        if size > self.head.capacity() {
-            let most = self.body_at.saturating_add(most).max(size);
-            let size = self.head.capacity().saturating_mul(2).clamp(size, most);
-            let charged = match &mut self._charge {
-                Some(charge) => charge.grow_to(size),
-                None => memory
-                    .take_above(HEAD_BYTES, size)
-                    .map(|charge| self._charge = charge),
-            };
-            if charged.is_err() {
-                return false;
-            }
-            self.head
-                .reserve_exact(size.saturating_sub(self.head.len()));
+        let most = self.body_at.saturating_add(most).max(size);
+        if size > self.head.capacity() && !self.grow_head(size, most, memory) {
+            return false;
         }
-        self.head.extend_from_slice(sent);
+        let sent = self.buffer.as_ref().map_or(&[][..], Buffer::bytes);
+        self.head
+            .extend_from_slice(sent.get(..len).unwrap_or_default());
         true
     }
 
