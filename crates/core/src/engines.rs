@@ -1,16 +1,21 @@
 //! Engines of a group with strategy `inference`: the learnt state, which outlives snapshots, and requests at engines.
 
 use std::fmt;
+use std::io::{self, Read, Write};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use evenkeel_inference::group::{AnswerEnd, EngineGroup, GroupSettings, RequestPlan, SentRequest};
+use evenkeel_inference::handover::{self, CopiedEntries};
 use evenkeel_inference::memory::PredictionResult;
 use evenkeel_inference::usage::Usage;
 
 use crate::histogram::{Histogram, Latencies};
 use crate::member::MemberId;
 use crate::time::Instant;
+
+/// Version of all that is learnt of engines, for another process.
+pub const PROMPTS_VERSION: u32 = evenkeel_inference::VERSION;
 
 /// Most members whose engines are learnt. Others of a larger group are chosen only if none of these may be picked.
 pub const MAX_ENGINES: usize = 1024;
@@ -187,6 +192,40 @@ impl EnginePool {
         let swept = self.group.index_sets().div_ceil(SWEEP_SECONDS);
         let next = self.group.keep_up(from, swept, now.as_nanos());
         self.next_set.store(next, Ordering::Relaxed);
+    }
+
+    /// Members by their numbers.
+    pub fn list_numbers(&self) -> Vec<Option<MemberId>> {
+        let numbers = self.numbers.lock();
+        numbers.unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Writes the index of prompts for another process, while `has_time` says so.
+    ///
+    /// # Errors
+    ///
+    /// The writer's.
+    pub fn write_index(
+        &self,
+        to: &mut impl Write,
+        has_time: impl FnMut() -> bool,
+    ) -> io::Result<CopiedEntries> {
+        handover::write_index(self.group.block_index(), to, has_time)
+    }
+
+    /// Reads the index of prompts of another process, while `has_time` says so. `numbers` has the new number of each
+    /// member.
+    ///
+    /// # Errors
+    ///
+    /// The reader's, or the bytes are no index.
+    pub fn read_index(
+        &self,
+        from: &mut impl Read,
+        numbers: &[Option<u16>],
+        has_time: impl FnMut() -> bool,
+    ) -> io::Result<CopiedEntries> {
+        handover::read_index(self.group.block_index(), from, numbers, has_time)
     }
 
     /// Assigns a number to each member, in their order; `None` if there are too many. A number whose member has gone

@@ -25,6 +25,7 @@ pub mod learnt;
 pub mod load;
 pub mod member;
 pub mod observe;
+pub mod prompt_key;
 mod reason;
 mod regression;
 pub mod relocation;

@@ -131,9 +131,13 @@ async fn live(
     if let Some(shared) = &shared {
         shared.keep(&manager);
     }
+    // Before the prompts of the process before, which are of no use under another secret.
+    #[cfg(feature = "fleet")]
+    evenkeel_fleet::share_prompt_secret(&config);
     if let Some(before) = &before {
         let state = state.unwrap_or_else(|| before.take_state());
         manager.take_over(&state, file);
+        before.take_prompts(&state, &manager);
         subsystems.iter().for_each(|one| one.take_over(&state));
     }
     wait_for_predecessor(&subsystems, &config).await;

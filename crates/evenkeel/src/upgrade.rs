@@ -1,6 +1,7 @@
 //! Another process takes the place of this one, without a client that notices: `evenkeel upgrade`
 //! or SIGUSR2. Both sides are here; `docs/upgrade.md` describes what they do.
 
+use std::fs::File;
 use std::io;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,7 +15,7 @@ use evenkeel_manager::handover::Handover;
 use evenkeel_manager::service::Service;
 use evenkeel_net::Clock;
 use evenkeel_net::handover::{Offer, Predecessor, Successor, VARIABLE, Word};
-use evenkeel_net::inherited;
+use evenkeel_net::inherited::{self, InheritedSocket};
 use rustix::process::{Pid, Signal, kill_process};
 use tracing::{info, warn};
 
@@ -24,6 +25,9 @@ use crate::{cli, ctl};
 
 /// Time that the new process must live before the old one gives up its place.
 const PROBATION: Duration = Duration::from_secs(5);
+
+/// Name of the file with the indexes of prompts, beside the sockets.
+const PROMPTS: &str = "prompts";
 
 /// Time that a process that has ended the conversation may take to end.
 const END: Duration = Duration::from_secs(1);
@@ -95,6 +99,11 @@ impl Before {
                 Handover::default()
             }
         }
+    }
+
+    /// Has the manager take over the prompts that the process before has learnt.
+    pub(crate) fn take_prompts(&self, state: &Handover, manager: &Manager) {
+        manager.take_over_prompts(state, inherited::take_file(PROMPTS));
     }
 
     /// Clients are served: it need not any more.
@@ -223,18 +232,30 @@ impl Place {
         let sockets = sockets.collect::<io::Result<Vec<_>>>();
         let sockets = sockets
             .map_err(|error| format!("cannot pass all sockets to the new process: {error}"))?;
-        let sockets: Vec<_> = sockets.into_iter().flatten().collect();
+        let mut sockets: Vec<_> = sockets.into_iter().flatten().collect();
+        let prompts = self.create_prompt_file();
+        sockets.extend(prompts.as_ref().and_then(to_socket));
         let clock = self.manager.clock().origin();
         link.offer_sockets(VERSION, clock, &sockets)
             .map_err(broken)?;
         drop(sockets);
+        let mut handover = Handover::default();
+        // Meanwhile the new process starts, and nothing waits for it yet.
+        if let Some(file) = prompts {
+            // Most of the time is for the new process.
+            let limit = self.limit / 4;
+            self.manager.copy_prompts(&file, &mut handover, limit);
+        }
         let mut has_state = false;
         let version = loop {
             match link.next(left()).map_err(broken)? {
                 Word::WantsState if !has_state => {
                     has_state = true;
-                    link.send_state(self.hand_over().into_document())
-                        .map_err(broken)?;
+                    link.send_state(
+                        self.hand_over(std::mem::take(&mut handover))
+                            .into_document(),
+                    )
+                    .map_err(broken)?;
                 }
                 Word::WantsState => {}
                 Word::Failed(why) => return Err(format!("the new process cannot start: {why}")),
@@ -251,8 +272,19 @@ impl Place {
         }
     }
 
-    fn hand_over(&self) -> Handover {
-        let mut handover = Handover::default();
+    /// Creates a file for the indexes of prompts, if a group has one.
+    fn create_prompt_file(&self) -> Option<File> {
+        let file = self
+            .manager
+            .has_prompts()
+            .then(|| inherited::create_memory_file(PROMPTS))?;
+        file.inspect_err(|error| {
+            warn!(%error, "upgrade: no memory for the index of prompts: the new process starts without it");
+        })
+        .ok()
+    }
+
+    fn hand_over(&self, mut handover: Handover) -> Handover {
         for one in &self.subsystems {
             one.hand_over(&mut handover);
         }
@@ -263,6 +295,13 @@ impl Place {
     fn resume(&self) {
         self.subsystems.iter().for_each(|one| one.resume());
     }
+}
+
+/// The file as one of the sockets that are passed on.
+fn to_socket(file: &File) -> Option<InheritedSocket> {
+    let socket = file.try_clone().ok()?.into();
+    let name = PROMPTS.to_owned().into();
+    Some(InheritedSocket { name, socket })
 }
 
 /// Starts the program that is now where this process was started from, with the same arguments.

@@ -10,8 +10,10 @@
 #![cfg_attr(not(test), deny(clippy::indexing_slicing))]
 
 mod metrics;
+mod prompts;
 mod shared_loads;
 pub mod status;
 mod subsystem;
 
+pub use prompts::share_prompt_secret;
 pub use subsystem::Gossip;

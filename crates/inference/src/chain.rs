@@ -29,6 +29,10 @@ pub const BLOCK_BYTES: usize = 512;
 pub const MAX_BLOCKS: usize = 2048;
 
 /// Secret key of the hashes. All balancers of a fleet need the same key, to make the same choices for cold prompts.
+///
+/// A client who knows the key can make prompts whose blocks look like those of others: members are then expected to
+/// remember what they have not read, which costs time, and is corrected by their answers. So the key is random, or
+/// derived from a secret, and never from what everybody knows.
 #[derive(Clone, Debug)]
 pub struct HashKey {
     shared: SharedSeed,

@@ -5,7 +5,9 @@
 //! requests away from all that are unknown, for ever.
 
 use crate::regression::Moments;
-use crate::speed::{LearningTime, MemberSpeed, OwnSpeeds, SharedSpeeds, Speeds, time_alone};
+use crate::speed::{
+    LearningTime, MemberSpeed, OwnSpeeds, SHARED_WORDS, SharedSpeeds, Speeds, time_alone,
+};
 
 /// Share of the members' samples that are at most the usual speed.
 const QUANTILE: f32 = 0.25;
@@ -27,6 +29,16 @@ impl FleetSpeed {
     #[inline]
     pub fn get(&self) -> Speeds {
         self.current.get()
+    }
+
+    /// Words for the process that takes the place of this one.
+    pub(crate) fn export_words(&self) -> [u64; SHARED_WORDS] {
+        self.current.export_words()
+    }
+
+    /// Restores the words of another process.
+    pub(crate) fn import_words(&self, words: &[u64; SHARED_WORDS]) {
+        self.current.import_words(words);
     }
 
     /// Takes what the members' samples say. Members with more recent samples count more. The control loop calls it about

@@ -522,6 +522,11 @@ impl EngineGroup {
         &self.memories
     }
 
+    /// Usual speeds of the members.
+    pub(crate) fn usual_speed(&self) -> &FleetSpeed {
+        &self.fleet
+    }
+
     /// Queues of the members.
     pub fn member_queues(&self) -> &[MemberQueue] {
         &self.queues

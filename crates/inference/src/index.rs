@@ -41,6 +41,9 @@ const SET_BYTES: usize = 256;
 /// Most sets: 4 GiB.
 const MAX_SETS: usize = 1 << 24;
 
+/// Words of an entry, one for each holder.
+pub(crate) type Entry = [u64; HOLDERS];
+
 /// Eight entries, a row for each holder. A look-up of a block that is unknown reads the first row.
 #[derive(Debug, Default)]
 #[repr(align(64))]
@@ -239,23 +242,52 @@ impl Index {
         self.sets.len()
     }
 
-    /// Words of a set, for the process that takes the place of this one.
-    pub fn read_set(&self, set: usize) -> Option<[u64; HOLDERS * WAYS]> {
-        let mut words = [0; HOLDERS * WAYS];
-        let held = self.sets.get(set)?.rows.iter().flatten();
-        for (to, from) in words.iter_mut().zip(held) {
-            *to = from.load(Ordering::Relaxed);
-        }
-        Some(words)
-    }
-
-    /// Restores the words of a set of an index of the same size.
-    pub fn restore_set(&self, set: usize, words: &[u64; HOLDERS * WAYS]) {
-        if let Some(set) = self.sets.get(set) {
-            for (to, from) in set.rows.iter().flatten().zip(words) {
-                to.store(*from, Ordering::Relaxed);
+    /// Collects the entries with a holder of `count` sets from `first` on, for the process that takes the place of
+    /// this one.
+    pub(crate) fn collect_entries(&self, first: usize, count: usize, into: &mut Vec<Entry>) {
+        for set in self.sets.iter().skip(first).take(count) {
+            for way in 0..WAYS {
+                let entry = set.load_entry(way);
+                if entry.iter().any(|word| read_holder(*word).is_some()) {
+                    into.push(entry);
+                }
             }
         }
+    }
+
+    /// Restores an entry of another process, if there is room for it. `numbers` has the new number of each member;
+    /// holders without one are left out. Returns true if the entry is in the index now.
+    pub(crate) fn restore_entry(&self, entry: Entry, numbers: &[Option<u16>]) -> bool {
+        let link = link_of_entry(&entry);
+        let translate = |(word, row): (u64, usize)| {
+            let holder = read_holder(word)?;
+            let member = (*numbers.get(usize::from(holder.member))?)?;
+            let member = Some(member).filter(|member| *member < u16::MAX)?;
+            Some(to_word(link, row, Holder { member, ..holder }))
+        };
+        let mut holders = entry.into_iter().zip(0..).map(translate);
+        let holders: [Option<u64>; HOLDERS] = std::array::from_fn(|_| holders.next().flatten());
+        let Some(set) = self.set_of(link) else {
+            return false;
+        };
+        let is_free = |way: &usize| {
+            set.load_entry(*way)
+                .iter()
+                .all(|word| read_holder(*word).is_none())
+        };
+        // A fingerprint of 0 would match places that are free.
+        if link == 0 || holders == [None; HOLDERS] || set.find_way(link).is_some() {
+            return false;
+        }
+        let Some(way) = (0..WAYS).find(is_free) else {
+            return false;
+        };
+        for ((row, number), word) in set.rows.iter().zip(0..).zip(holders) {
+            if let Some(to) = row.get(way) {
+                to.store(word.unwrap_or(quarter(link, number)), Ordering::Relaxed);
+            }
+        }
+        true
     }
 
     fn search(&self, links: &[u64], mut is_held: impl FnMut(Holder) -> bool) -> Matches {
@@ -368,7 +400,24 @@ fn read_holder(word: u64) -> Option<Holder> {
     })
 }
 
+/// Fingerprint of an entry's block.
+fn link_of_entry(entry: &Entry) -> u64 {
+    let quarters = entry.iter().zip(0..);
+    quarters.fold(0, |link, (word, row)| {
+        link | ((word & QUARTER) >> (16 * row))
+    })
+}
+
 impl Set {
+    /// Words of the entry at a place.
+    fn load_entry(&self, way: usize) -> Entry {
+        let mut entry = Entry::default();
+        for (to, row) in entry.iter_mut().zip(&self.rows) {
+            *to = row.get(way).map_or(0, |word| word.load(Ordering::Relaxed));
+        }
+        entry
+    }
+
     /// The entry of a block.
     fn find_way(&self, link: u64) -> Option<usize> {
         let [first, rest @ ..] = &self.rows;

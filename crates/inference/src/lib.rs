@@ -17,6 +17,7 @@
 //! | [`tokens`] | tokens of a byte and of an answer, for each model |
 //! | [`cost`] | cost of a request at a member, and the choice |
 //! | [`group`] | all that is known of a group, and the steps of a request |
+//! | [`handover`] | all that is learnt, for a new process |
 //!
 //! Nothing here does I/O, reads a clock or draws a random number: times (nanoseconds since any origin) and random
 //! numbers are arguments. State that workers share is in atomic words, without locks. Decisions allocate nothing. All
@@ -45,7 +46,7 @@
 //! | a health check fails, a member is ejected, or a slot gets another member | `control` | [`EngineGroup::forget_memory`](group::EngineGroup::forget_memory), [`EngineGroup::forget_member`](group::EngineGroup::forget_member) |
 //! | once per second | `control` | [`EngineGroup::keep_up`](group::EngineGroup::keep_up) |
 //! | a load report with the size of the engine's cache | `manager` | [`MemberMemory::set_span`](memory::MemberMemory::set_span), once, before anything is learnt |
-//! | hand-over to a new process | `core::learnt` | [`Index::read_set`](index::Index::read_set) and spans, if [`VERSION`] and the [`HashKey`](chain::HashKey) are the same. Clocks begin at 0 in the new process: advance them to the old values first |
+//! | hand-over to a new process | `manager` | [`write_index`](handover::write_index) and [`EngineGroup::export_member`](group::EngineGroup::export_member); in the new process [`read_index`](handover::read_index) and [`EngineGroup::import_member`](group::EngineGroup::import_member), if [`VERSION`] and the [`HashKey`](chain::HashKey) are the same |
 //! | fleet | `gossip` | queued tokens and streams of each member, as [`ReportedLoad`](cost::ReportedLoad) at the others |
 //!
 //! Routes by `model` use [`Scanner::model_name`](scanner::Scanner::model_name) before the group is known; a request that is
@@ -69,6 +70,7 @@ mod copies;
 pub mod cost;
 pub mod fleet;
 pub mod group;
+pub mod handover;
 pub mod index;
 pub mod memory;
 pub mod model_name;

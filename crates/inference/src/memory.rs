@@ -42,6 +42,9 @@ const FRESH_SHARE: u64 = 16;
 /// Age up to which a lost block is a sign of a restart, as a share of the span. Older blocks are lost in full caches.
 const RESTART_SHARE: u64 = 4;
 
+/// Words that are learnt of a member's memory.
+pub(crate) const MEMORY_WORDS: usize = 4;
+
 /// Memory of one member. All workers share it.
 #[derive(Debug)]
 pub struct MemberMemory {
@@ -126,6 +129,29 @@ impl MemberMemory {
     /// Sets the span: the size of the engine's cache, if its metrics say it, or what the process before has learnt.
     pub fn set_span(&self, tokens: u64) {
         self.span.store(tokens.min(MAX_SPAN), Ordering::Relaxed);
+    }
+
+    /// Words for the process that takes the place of this one.
+    pub(crate) fn export_words(&self) -> [u64; MEMORY_WORDS] {
+        [
+            self.clock.load(Ordering::Relaxed),
+            self.forgotten_at.load(Ordering::Relaxed),
+            self.span_tokens(),
+            u64::from(self.misses.load(Ordering::Relaxed)),
+        ]
+    }
+
+    /// Restores the words of another process.
+    pub(crate) fn import_words(&self, words: &[u64; MEMORY_WORDS]) {
+        let [clock, forgotten_at, span, misses] = *words;
+        // No clock comes near this in the life of an engine.
+        let clock = clock.min(u64::MAX / 2);
+        self.clock.store(clock, Ordering::Relaxed);
+        self.forgotten_at
+            .store(forgotten_at.min(clock), Ordering::Relaxed);
+        self.set_span(span);
+        let misses = u32::try_from(misses).unwrap_or(0);
+        self.misses.store(misses, Ordering::Relaxed);
     }
 
     /// Makes the member forget everything: it was down, or is another one now.

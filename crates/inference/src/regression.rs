@@ -10,6 +10,9 @@ const MOST_SAMPLES: f32 = 64.0;
 /// Samples that are left after a long silence: enough to be a rough guess.
 const LEAST_SAMPLES: f32 = 8.0;
 
+/// Words of a regression.
+pub(crate) const REGRESSION_WORDS: usize = 4;
+
 /// Regression of one quantity on another one.
 #[derive(Debug, Default)]
 pub(crate) struct Regression {
@@ -70,6 +73,36 @@ impl Regression {
     /// Forgets all samples.
     pub(crate) fn clear(&self) {
         self.set_moments(&Moments::default());
+    }
+
+    /// Words for the process that takes the place of this one.
+    pub(crate) fn export_words(&self) -> [u64; REGRESSION_WORDS] {
+        [
+            self.means.load(Ordering::Relaxed),
+            self.spreads.load(Ordering::Relaxed),
+            u64::from(self.samples.load(Ordering::Relaxed)),
+            self.sampled_at.load(Ordering::Relaxed),
+        ]
+    }
+
+    /// Restores the words of another process, if they are moments of samples.
+    pub(crate) fn import_words(&self, words: &[u64; REGRESSION_WORDS]) {
+        let [means, spreads, samples, sampled_at] = *words;
+        let (mean_x, mean_y) = unpack_pair(means);
+        let (variance, covariance) = unpack_pair(spreads);
+        let samples = f32::from_bits(u32::try_from(samples).unwrap_or(0));
+        let are_plausible = [mean_x, mean_y, variance].iter().all(|value| *value >= 0.0)
+            && (0.0..=MOST_SAMPLES).contains(&samples);
+        if are_plausible {
+            self.sampled_at.store(sampled_at, Ordering::Relaxed);
+            self.set_moments(&Moments {
+                samples,
+                mean_x,
+                mean_y,
+                variance,
+                covariance,
+            });
+        }
     }
 
     pub(crate) fn read_moments(&self) -> Moments {

@@ -12,7 +12,7 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use crate::regression::{Moments, Regression};
+use crate::regression::{Moments, REGRESSION_WORDS, Regression, pack_pair, unpack_pair};
 
 /// Number of samples from which on a member's samples say more than the fleet's speeds.
 const PRIOR_SAMPLES: f32 = 3.0;
@@ -40,6 +40,12 @@ const SHORTEST: f32 = 1e-4;
 
 /// Longest plausible time of a sample, in seconds.
 const MAX_SECONDS: f32 = 86_400.0;
+
+/// Words of speeds.
+pub(crate) const SHARED_WORDS: usize = 2;
+
+/// Words that are learnt of a member's speeds.
+pub(crate) const SPEED_WORDS: usize = 2 * REGRESSION_WORDS + SHARED_WORDS;
 
 /// Speeds of a member.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -115,6 +121,27 @@ impl SharedSpeeds {
         }
     }
 
+    /// Words for the process that takes the place of this one.
+    pub(crate) fn export_words(&self) -> [u64; SHARED_WORDS] {
+        let speeds = self.get();
+        [
+            pack_pair(speeds.delay, speeds.read),
+            pack_pair(speeds.write, speeds.crowd),
+        ]
+    }
+
+    /// Restores the words of another process.
+    pub(crate) fn import_words(&self, words: &[u64; SHARED_WORDS]) {
+        let [first, second] = *words;
+        let ((delay, read), (write, crowd)) = (unpack_pair(first), unpack_pair(second));
+        self.set(Speeds {
+            delay,
+            read,
+            write,
+            crowd,
+        });
+    }
+
     pub(crate) fn set(&self, speeds: Speeds) {
         let values = [speeds.delay, speeds.read, speeds.write, speeds.crowd];
         for (word, value) in self.0.iter().zip(values) {
@@ -130,6 +157,26 @@ impl MemberSpeed {
     #[inline]
     pub fn get(&self) -> Speeds {
         self.current.get()
+    }
+
+    /// Words for the process that takes the place of this one.
+    pub(crate) fn export_words(&self) -> [u64; SPEED_WORDS] {
+        let regressions = [&self.reading, &self.writing].map(Regression::export_words);
+        let own = regressions.into_iter().flatten();
+        let mut all = own.chain(self.current.export_words());
+        std::array::from_fn(|_| all.next().unwrap_or(0))
+    }
+
+    /// Restores the words of another process.
+    pub(crate) fn import_words(&self, words: &[u64; SPEED_WORDS]) {
+        if let Some((reading, rest)) = words.split_first_chunk()
+            && let Some((writing, rest)) = rest.split_first_chunk()
+            && let Some(current) = rest.first_chunk()
+        {
+            self.reading.import_words(reading);
+            self.writing.import_words(writing);
+            self.current.import_words(current);
+        }
     }
 
     /// Learns from a first token: `tokens` is the sum of those that were queued before the request and of those that the

@@ -9,6 +9,9 @@ use crate::usage::Usage;
 /// Models with figures of their own. Further ones have those of all together.
 const MODELS: usize = 64;
 
+/// Words of a model's figures.
+const MODEL_WORDS: usize = 3;
+
 /// Places at which a model may be.
 const PROBES: usize = 4;
 
@@ -121,6 +124,36 @@ impl TokenFigures {
         if events > 0 && usage.output_tokens > 0 {
             add_decayed(&self.events, events as f32, usage.output_tokens as f32);
         }
+    }
+
+    /// Words for the process that takes the place of this one.
+    pub(crate) fn export_words(&self) -> Vec<u64> {
+        let words = self.list_words().into_iter();
+        words.map(|word| word.load(Ordering::Relaxed)).collect()
+    }
+
+    /// Restores the words of another process: hashes of models, and sums of plausible figures. Another number of words
+    /// changes nothing.
+    pub(crate) fn import_words(&self, words: &[u64]) {
+        let own = self.list_words();
+        if own.len() != words.len() {
+            return;
+        }
+        for (place, (to, from)) in own.into_iter().zip(words).enumerate() {
+            let is_model = place < MODEL_WORDS * MODELS && place % MODEL_WORDS == 0;
+            let (one, other) = unpack_pair(*from);
+            let are_sums = |sum: f32| sum.is_finite() && sum >= 0.0;
+            if is_model || (are_sums(one) && are_sums(other)) {
+                to.store(*from, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// Words of all figures, those of models first.
+    fn list_words(&self) -> Vec<&AtomicU64> {
+        let models = self.models.iter().chain([&self.all]);
+        let words = models.flat_map(|one| [&one.model, &one.prompts, &one.answers]);
+        words.chain([&self.found, &self.events]).collect()
     }
 
     /// Figures of a model, or of all together.

@@ -32,6 +32,7 @@ mod generated;
 mod learnt;
 mod live;
 mod outcome;
+mod prompts;
 mod readiness;
 mod reload;
 mod reported;
@@ -289,6 +290,7 @@ impl Manager {
         inputs.listening = self.listening();
         let mut next = state.next_keeping(inputs, generation, now);
         next.learnt = state.learnt.take();
+        next.prompts = state.prompts.take();
         next.go_on(now);
         let news = !Arc::ptr_eq(&next.snapshot, &state.snapshot);
         let commit = match news {

@@ -24,12 +24,14 @@ mod entry;
 mod kept;
 mod learnt;
 mod members;
+mod prompts;
 mod snapshots;
 mod unchanged;
 
 use entry::is_asked;
 pub(crate) use entry::{Checked, Endpoint, GroupEntry};
 pub(crate) use learnt::All;
+pub(crate) use prompts::{CopiedPrompts, LIMIT as COPY_LIMIT, NamedEngines, OtherPrompts};
 use unchanged::{Before, Unchanged};
 
 /// Two groups, of these owners, have the same name.
@@ -66,6 +68,8 @@ pub(crate) struct State {
     kept: Vec<(usize, usize)>,
     /// State that the old process has told of groups that were not there yet.
     pub learnt: Option<All>,
+    /// Prompts of the process before, until the first configuration has made use of them.
+    pub prompts: Option<OtherPrompts>,
     /// Number of groups that were made or made anew.
     #[cfg(test)]
     pub built: usize,
@@ -86,6 +90,7 @@ impl State {
             next_id: 1,
             kept: Vec::new(),
             learnt: None,
+            prompts: None,
             #[cfg(test)]
             built: 0,
         }
@@ -357,6 +362,9 @@ impl State {
         if let Some(learnt) = &mut self.learnt {
             learnt.restore_locations(&self.locations, now);
             learnt.restore_groups(&mut self.groups, now);
+        }
+        if let Some(prompts) = self.prompts.take() {
+            prompts.restore_groups(&self.groups);
         }
     }
 

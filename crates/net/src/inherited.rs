@@ -6,6 +6,7 @@
 //! effect are [closed](close_rest).
 
 use std::collections::HashMap;
+use std::fs::File;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
@@ -100,6 +101,22 @@ impl Table {
 /// Keeps a socket for whoever wants it.
 pub fn put_socket(handed: InheritedSocket) {
     process_table().put_handed(handed);
+}
+
+/// Takes a file of this name, which is no socket, from the process whose place this one takes.
+pub fn take_file(name: &str) -> Option<File> {
+    let mut files = process_table().take_sockets(name);
+    files.pop().map(|file| File::from(file.socket))
+}
+
+/// Creates a file in memory, to be handed to the next process with the sockets.
+///
+/// # Errors
+///
+/// The system gives no file.
+pub fn create_memory_file(name: &str) -> io::Result<File> {
+    let file = rustix::fs::memfd_create(name, rustix::fs::MemfdFlags::CLOEXEC)?;
+    Ok(File::from(file))
 }
 
 /// Keeps a socket of the service manager, which does not say what the socket is for.

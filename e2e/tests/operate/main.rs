@@ -17,3 +17,4 @@ mod telemetry;
 mod top;
 mod trials;
 mod upgrade;
+mod upgrade_prompts;

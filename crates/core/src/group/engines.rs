@@ -5,6 +5,7 @@ use std::sync::Arc;
 use super::view::Pool;
 use super::{Group, Request, Ticket};
 use crate::engines::{EnginePool, EngineRequest};
+use crate::key::hash;
 use crate::member::Reason;
 use crate::strategy::kind::RequestNeeds;
 use crate::time::Instant;
@@ -27,6 +28,8 @@ impl Pool {
             }
         }
         self.engine_members = members.into_boxed_slice();
+        let names = self.members.iter().map(|member| &member.name);
+        self.name_hashes = names.map(|name| hash(name.as_bytes())).collect();
     }
 }
 

@@ -1,3 +1,4 @@
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -851,6 +852,32 @@ fn explain_prompt(group: &Group, prompt: &str, rng: &mut fastrand::Rng) -> (usiz
         let chosen = group.choose_member(&request, rng).unwrap();
         (chosen, decision.explanation.candidates.len())
     })
+}
+
+#[test]
+fn balancers_send_a_new_prompt_to_the_engine_of_the_same_name() {
+    let members = group(6, None).members().to_vec();
+    let one = going_by("inference", GroupSettings::default(), members.clone());
+    // Another process has given other ids, and the file there another order.
+    let mut turned = members.clone();
+    turned.rotate_left(2);
+    for (member, id) in turned.iter_mut().zip(1000..) {
+        member.id = MemberId(id);
+    }
+    let other = going_by("inference", GroupSettings::default(), turned);
+    let mut rng = fastrand::Rng::with_seed(3);
+    let mut home = |group: &Group, prompt: &str| {
+        let index = explain_prompt(group, prompt, &mut rng).0;
+        group.members()[index].name.to_string()
+    };
+    let prompts = (0..40).map(|number| format!("{number} ").repeat(900));
+    let homes = prompts.map(|prompt| {
+        let chosen = home(&one, &prompt);
+        assert_eq!(home(&other, &prompt), chosen);
+        chosen
+    });
+    let homes: HashSet<_> = homes.collect();
+    assert!(homes.len() > 3, "{homes:?}");
 }
 
 #[test]

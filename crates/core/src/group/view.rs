@@ -1,5 +1,7 @@
 //! A strategy's view of a group.
 
+mod engines;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -91,6 +93,8 @@ pub(super) struct Pool {
     pub(super) ranks: Option<Ranks>,
     /// Index of the member of each engine, by the engine's number.
     pub(super) engine_members: Box<[Option<u32>]>,
+    /// Hash of each member's name, by its index, if the strategy is `inference`: the same one at all balancers.
+    pub(super) name_hashes: Box<[u64]>,
     /// Query of loads; its time is replaced for each decision.
     query: Query,
 }
@@ -144,6 +148,7 @@ impl Pool {
             }),
             settings,
             engine_members: Box::default(),
+            name_hashes: Box::default(),
             seats: members.iter().map(seat).collect(),
             members: members.into_boxed_slice(),
             state,
@@ -182,19 +187,6 @@ impl<'a> View<'a> {
     #[inline]
     pub(crate) fn engines(&self) -> Option<&'a EnginePool> {
         self.pool.state.engines().map(|engines| &**engines)
-    }
-
-    /// Bound of the engines' numbers.
-    #[inline]
-    pub(crate) fn engine_numbers(&self) -> usize {
-        self.pool.engine_members.len()
-    }
-
-    /// Index of an engine's member, if the member may be picked.
-    #[inline]
-    pub(crate) fn eligible_engine(&self, number: usize) -> Option<usize> {
-        let index = (*self.pool.engine_members.get(number)?)? as usize;
-        self.is_eligible(index).then_some(index)
     }
 
     /// The request to decide about.

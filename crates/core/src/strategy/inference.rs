@@ -95,7 +95,7 @@ fn pick_among(
         let index = view.eligible_engine(member)?;
         Some(Candidate {
             member,
-            key: view.members()[index].id.0,
+            key: view.name_hash(index),
             weight: view.member_weight(index),
             extra_seconds: view.penalty(index),
             load: read_engine_load(view, index),

@@ -115,7 +115,9 @@ fn sweeps_clear_what_nobody_can_hold() {
         next = index.sweep_sets(next, 1, &members);
     }
     assert_eq!(next, 0);
-    let words = (0..index.set_count()).flat_map(|set| index.read_set(set).unwrap());
+    let mut entries = Vec::new();
+    index.collect_entries(0, index.set_count(), &mut entries);
+    let words = entries.into_iter().flatten();
     let holders: Vec<_> = words.filter_map(read_holder).collect();
     assert_eq!(holders.len(), 50);
     assert!(holders.iter().all(|holder| holder.member == 1));
@@ -126,11 +128,18 @@ fn sweeps_clear_what_nobody_can_hold() {
 fn a_new_process_takes_the_table_over() {
     let (old, new, members) = (Index::new(1 << 14), Index::new(1 << 14), members(2));
     send(&old, &links(1, 50), 1, 160, &members);
-    for set in 0..old.set_count() {
-        new.restore_set(set, &old.read_set(set).unwrap());
+    let mut entries = Vec::new();
+    old.collect_entries(0, old.set_count(), &mut entries);
+    // As a member of another number, next to one that is there already.
+    send(&new, &links(2, 50), 1, 160, &members);
+    for entry in entries {
+        assert!(new.restore_entry(entry, &[None, Some(0)]));
+        assert!(!new.restore_entry(entry, &[None, Some(0)]), "twice");
     }
-    assert_eq!(new.find_matches(&links(1, 60), &members).blocks_of(1), 50);
-    assert_eq!(new.read_set(usize::MAX), None);
+    members[0].advance_clock(160);
+    assert_eq!(new.find_matches(&links(1, 60), &members).blocks_of(0), 50);
+    assert_eq!(new.find_matches(&links(1, 60), &members).blocks_of(1), 0);
+    assert_eq!(new.find_matches(&links(2, 60), &members).blocks_of(1), 50);
 }
 
 #[test]

@@ -155,3 +155,88 @@ async fn what_cannot_be_read_is_no_obstacle() {
     start(&after, TEXT).await;
     assert_eq!(names(&after).len(), 3);
 }
+
+const ENGINES: &str = "[rule.web]\nlisten = \"127.0.0.1:0\"\nstrategy = \"inference\"\n\
+    members = [\"10.0.0.1:80\", \"10.0.0.2:80\", \"10.0.0.3:80\"]\n\
+    [rule.web.inference]\nindex_memory = \"256KiB\"\n";
+
+/// Remembers of each member a span, as if its engine had shown it.
+fn spans(manager: &Manager) -> Vec<(String, u64)> {
+    let group = manager.list_groups().remove(0);
+    let engines = group.engines().unwrap();
+    let named = engines.list_numbers().into_iter().enumerate();
+    let named = named.filter_map(|(number, id)| {
+        let member = group
+            .members()
+            .iter()
+            .find(|member| Some(member.id) == id)?;
+        let memory = &engines.group().member_memories()[number];
+        Some((member.name.to_string(), memory.span_tokens()))
+    });
+    let mut named: Vec<_> = named.collect();
+    named.sort();
+    named
+}
+
+#[tokio::test]
+async fn prompts_of_engines_go_on_by_member_and_over_reloads() {
+    let (before, _, _) = manager();
+    start(&before, ENGINES).await;
+    {
+        let group = before.list_groups().remove(0);
+        let memories = group.engines().unwrap().group().member_memories();
+        for (memory, tokens) in memories.iter().zip([1111, 2222, 3333]) {
+            memory.set_span(tokens);
+        }
+    }
+    let known = spans(&before);
+    let other = ENGINES.replace("index_memory", "max_prompt = \"64KiB\"\nindex_memory");
+    let config = crate::config::parse("test", &other).unwrap();
+    before.apply_config(config).await.unwrap();
+    assert_eq!(spans(&before), known);
+
+    assert!(before.has_prompts());
+    let file = evenkeel_net::inherited::create_memory_file("test").unwrap();
+    let mut handover = told(&before);
+    before.copy_prompts(&file, &mut handover, Duration::from_secs(60));
+    let handover = Handover::read(handover.into_document());
+    // In another order, with one that is new.
+    let fewer = ENGINES.replace(
+        "\"10.0.0.1:80\", \"10.0.0.2:80\", \"10.0.0.3:80\"",
+        "\"10.0.0.9:80\", \"10.0.0.3:80\", \"10.0.0.1:80\"",
+    );
+    let (after, _, _) = manager();
+    after.take_over(&handover, "test.toml".as_ref());
+    after.take_over_prompts(&handover, Some(file));
+    start(&after, &fewer).await;
+    let expected = [("10.0.0.1:80", 1111), ("10.0.0.3:80", 3333)];
+    let all = spans(&after);
+    let expected = expected.map(|(name, span)| (name.to_owned(), span));
+    assert_eq!(all[..2], expected);
+    assert!(![1111, 2222, 3333].contains(&all[2].1));
+}
+
+#[tokio::test]
+async fn prompts_that_cannot_be_read_are_no_obstacle() {
+    let (before, _, _) = manager();
+    start(&before, ENGINES).await;
+    let file = evenkeel_net::inherited::create_memory_file("test").unwrap();
+    let mut handover = told(&before);
+    before.copy_prompts(&file, &mut handover, Duration::from_secs(60));
+    let good = handover.into_document();
+    let mut version = good.clone();
+    version["prompts"]["version"] = 77.into();
+    let mut secret = good.clone();
+    secret["prompts"]["data"]["secret"] = serde_json::json!([1, 2, 3]);
+    let mut odd = good.clone();
+    odd["prompts"]["data"]["groups"]["web"]["offset"] = u64::MAX.into();
+    odd["prompts"]["data"]["groups"]["web"]["members"][0]["words"] = serde_json::json!([1]);
+    odd["prompts"]["data"]["groups"]["web"]["shared"] = serde_json::json!([u64::MAX; 3]);
+    for document in [version, secret, odd] {
+        let (after, _, _) = manager();
+        let handover = Handover::read(document);
+        after.take_over_prompts(&handover, Some(file.try_clone().unwrap()));
+        start(&after, ENGINES).await;
+        assert_eq!(spans(&after).len(), 3);
+    }
+}

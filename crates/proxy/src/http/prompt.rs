@@ -5,11 +5,11 @@
 //! of which only the size is known.
 
 use std::cell::RefCell;
-use std::hash::{BuildHasher as _, RandomState};
 use std::ops::Range;
 use std::sync::OnceLock;
 
 use evenkeel_core::engines::PromptPart;
+use evenkeel_core::prompt_key::prompt_secret;
 use evenkeel_inference::chain::{Chain, ChainBuilder, HashKey};
 use evenkeel_inference::group::{RequestFacts, RequestPlan};
 use evenkeel_inference::model_name::ModelName;
@@ -101,15 +101,10 @@ pub(super) fn begin_prompt(
     Some(prompt)
 }
 
-/// Key of the hashes of prompts: the same one for all groups, as the group of a request may depend on its body. Who
-/// knows the key can make prompts whose blocks look like those of others.
+/// Key of the hashes of prompts. Who knows the key can make prompts whose blocks look like those of others.
 fn hash_key() -> &'static HashKey {
     static KEY: OnceLock<HashKey> = OnceLock::new();
-    KEY.get_or_init(|| {
-        // The keys of the standard library's hash maps come from the kernel.
-        let secret = RandomState::new();
-        HashKey::new([0, 1, 2].map(|number| secret.hash_one(number)))
-    })
+    KEY.get_or_init(|| HashKey::new(prompt_secret()))
 }
 
 impl Prompt {

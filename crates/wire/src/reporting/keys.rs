@@ -101,6 +101,20 @@ impl Keys {
         }
     }
 
+    /// Derives a secret for another purpose from the first key. Messages say nothing about the secret, as none begins
+    /// as the name of a purpose.
+    pub fn derive_secret(&self, purpose: &str) -> [u64; 3] {
+        let code: [u8; 32] = self
+            .first
+            .digest(&[purpose.as_bytes()])
+            .finalize()
+            .into_bytes()
+            .into();
+        let (words, _) = code.as_chunks::<8>();
+        let mut words = words.iter().map(|word| u64::from_le_bytes(*word));
+        std::array::from_fn(|_| words.next().unwrap_or(0))
+    }
+
     /// Reads the text of a key file: a line `ID:HEX` for each key, where the id is a
     /// number from 0 to 65535 and the secret 16 to 64 bytes in hexadecimal digits.
     /// Empty lines, and lines that begin with `#`, are left out.
@@ -184,6 +198,19 @@ mod tests {
         let keys = Keys::parse(&format!("# old\n7:{secret}\n\n 65535 : {secret} \n")).unwrap();
         assert_eq!(keys.signing_key().id(), 7);
         assert!(keys.get(65535).is_some() && keys.get(8).is_none());
+    }
+
+    #[test]
+    fn secrets_for_other_purposes_depend_on_the_first_key_alone() {
+        let keys = |text: &str| Keys::parse(text).unwrap();
+        let (one, two) = ("00ff".repeat(8), "01ff".repeat(8));
+        let derived = keys(&format!("1:{one}")).derive_secret("a");
+        assert_eq!(
+            keys(&format!("7:{one}\n2:{two}")).derive_secret("a"),
+            derived
+        );
+        assert_ne!(keys(&format!("1:{two}")).derive_secret("a"), derived);
+        assert_ne!(keys(&format!("1:{one}")).derive_secret("b"), derived);
     }
 
     #[test]
