@@ -231,7 +231,7 @@ async fn prompts_that_cannot_be_read_are_no_obstacle() {
     let mut odd = good.clone();
     odd["prompts"]["data"]["groups"]["web"]["offset"] = u64::MAX.into();
     odd["prompts"]["data"]["groups"]["web"]["members"][0]["words"] = serde_json::json!([1]);
-    odd["prompts"]["data"]["groups"]["web"]["shared"] = serde_json::json!([u64::MAX; 3]);
+    odd["prompts"]["data"]["groups"]["web"]["shared"] = vec![u64::MAX; 3].into();
     for document in [version, secret, odd] {
         let (after, _, _) = manager();
         let handover = Handover::read(document);
