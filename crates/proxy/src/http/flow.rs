@@ -5,7 +5,7 @@ mod ahead;
 mod copies;
 mod encoding;
 mod kept;
-pub(super) mod rewriting;
+mod rewriting;
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;

@@ -6,10 +6,10 @@ use evenkeel_manager::models::Models;
 use super::alias_refusal::AliasRefusal;
 use super::client::Client;
 use super::failure::Failure;
-use super::flow::rewriting::NotRewritten;
 use super::prompt::{NamedModel, Prompt};
 use super::request::Request;
 use super::route::RequestRoute;
+use crate::http1::content_edit::NotRewritten;
 
 impl RequestRoute {
     /// Returns the place of the group for requests for the model `name`: the first group with a member that works and without

@@ -12,7 +12,6 @@ use evenkeel_manager::config::{Coding, HttpOptions};
 use evenkeel_manager::models::AliasedModel;
 
 use super::asked_models::AskedModels;
-use super::flow::rewriting::NotRewritten;
 use super::flow::{Flow, KeepPlan};
 use super::login::Login;
 use super::prompt::{self, NamedModel, Prompt};
@@ -23,6 +22,7 @@ use crate::access::{self, Details, EngineFacts, MAX_TARGET_BYTES};
 use crate::bound_request::BoundRequest;
 use crate::chooser::HttpFacts;
 use crate::cors::{CorsFields, CrossOrigin};
+use crate::http1::content_edit::NotRewritten;
 use crate::http1::forward::{RequestMarks, parent_place};
 use crate::http1::{FramingFacts, RequestHead, Version};
 use crate::memory::Memory;

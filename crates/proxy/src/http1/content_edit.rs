@@ -2,6 +2,17 @@
 
 use std::ops::Range;
 
+/// Reason why a body stays as it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NotRewritten {
+    /// A field of the head has a digest of the body.
+    Digest,
+    /// There is no memory for the other body.
+    Exhausted,
+    /// The bytes to replace are not here, or were sent.
+    NotHere,
+}
+
 /// Bytes of a body, with its framing, in place of others.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ContentEdit {

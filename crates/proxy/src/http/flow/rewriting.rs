@@ -7,7 +7,7 @@ use super::{Flow, Framing};
 use crate::buffer::Buffer;
 use crate::http::copy::CopyRefusal;
 use crate::http1::content_edit::{
-    ContentEdit, HeadEdit, LengthEdit, LineField, fields_of, replace_body,
+    ContentEdit, HeadEdit, LengthEdit, LineField, NotRewritten, fields_of, replace_body,
 };
 use crate::memory::{HEAD_BYTES, Memory};
 
@@ -19,17 +19,6 @@ const DIGESTS: [&[u8]; 5] = [
     b"content-md5",
     b"x-amz-content-sha256",
 ];
-
-/// Reason why a body stays as it is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::http) enum NotRewritten {
-    /// A field of the head has a digest of the body.
-    Digest,
-    /// There is no memory for the other body.
-    Exhausted,
-    /// The bytes to replace are not here, or were sent.
-    NotHere,
-}
 
 impl Flow {
     /// Number of bytes of the body, with its framing, that wait to be sent.
