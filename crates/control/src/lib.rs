@@ -25,6 +25,7 @@ pub mod queue;
 pub mod rate;
 pub mod round;
 pub mod shares;
+pub mod shares_by_key;
 #[cfg(test)]
 mod testing;
 pub mod trial;

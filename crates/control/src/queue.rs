@@ -17,17 +17,24 @@
 //!   the lowest class first, and so is who comes with a lower class than all who wait. As many as
 //!   [`Policy::keep`] stay in any case, so that no member runs out of work.
 //! - Who comes to a full queue takes the place of the last one of a lower class.
+//! - Shares: requests with a [`Share`] stand in their class by the tokens that their keys were given lately, and not by
+//!   arrival, also in an overload ([`crate::shares_by_key`]). To a full queue, the last one of the same class gives way
+//!   if its key has had more.
+//! - A request that is [late](QueuePosition::wait_late) keeps its turn: nobody after it looks before it has left, so that
+//!   a long request is not overtaken by short ones for ever.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound::{Excluded, Unbounded};
-use std::ops::Deref;
+use std::ops::{Deref, RangeInclusive};
 use std::sync::atomic::{AtomicUsize, Ordering, fence};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 use std::time::Duration;
 
 use evenkeel_core::time::Instant;
+
+use crate::shares_by_key::{KeyShares, Share};
 
 /// Urgency of a request: of those that wait, the requests with the highest number are served first.
 pub type Class = u8;
@@ -73,8 +80,8 @@ pub struct Queue {
     line: Mutex<Line>,
 }
 
-/// Place in the line: class, and then order of arrival.
-type Key = (Reverse<Class>, u64);
+/// Place in the line: class, then the start of the request's share (0 without shares), and then order of arrival.
+type Key = (Reverse<Class>, u64, u64);
 
 #[derive(Debug)]
 struct Line {
@@ -90,6 +97,10 @@ struct Line {
     /// stand before others.
     skipped: BTreeSet<Key>,
     arrivals: u64,
+    /// Requests that keep their turn: see [`QueuePosition::wait_late`].
+    late: BTreeSet<Key>,
+    /// Tokens that keys were given, if requests have keys.
+    shares: KeyShares,
     /// Vacancies that were told to somebody who has not answered yet.
     outstanding: usize,
     /// Time since which all requests that were served had waited for too long; in an overload, time
@@ -97,6 +108,11 @@ struct Line {
     slow: Option<Instant>,
     is_overloaded: bool,
     refusals: u64,
+}
+
+/// Places of a class.
+fn places_of(class: Reverse<Class>) -> RangeInclusive<Key> {
+    (class, 0, 0)..=(class, u64::MAX, u64::MAX)
 }
 
 /// Seat of a waiting request.
@@ -109,6 +125,8 @@ struct Seat {
     looks: bool,
     /// True if the request waits though there is room: see [`QueuePosition::hold`].
     is_held: bool,
+    /// Share of the request's key that it takes if it is served.
+    share: Option<Share>,
     /// Absent until it has waited for the first time.
     waker: Option<Waker>,
 }
@@ -157,6 +175,8 @@ impl Queue {
             fresh: BTreeSet::new(),
             skipped: BTreeSet::new(),
             arrivals: 0,
+            late: BTreeSet::new(),
+            shares: KeyShares::default(),
             outstanding: 0,
             slow: None,
             is_overloaded: false,
@@ -249,11 +269,14 @@ impl Queue {
     pub fn first_called(&self) -> Option<u64> {
         let line = self.lock();
         let first = line.called.first()?;
-        let newest = line.called.range(..=(first.0, u64::MAX)).next_back()?;
-        Some(if line.is_overloaded {
-            newest.1
+        let newest = line
+            .called
+            .range(..=(first.0, u64::MAX, u64::MAX))
+            .next_back()?;
+        Some(if line.is_newest_first() {
+            newest.2
         } else {
-            first.1
+            first.2
         })
     }
 
@@ -264,22 +287,36 @@ impl Queue {
 }
 
 impl Line {
+    /// True if the newest of a class is served first. With shares by key, the first of a class is the one whose key was
+    /// given the least, in an overload, too.
+    fn is_newest_first(&self) -> bool {
+        self.is_overloaded && !self.shares.is_used()
+    }
+
+    /// True if a request that keeps its turn stands before `key`.
+    fn is_behind_late(&self, key: Key) -> bool {
+        self.late.first().is_some_and(|first| *first < key)
+    }
+
     /// Returns the requests that wait after `last`, or all, in the order in which they are served.
     fn in_order(&self, last: Option<Key>) -> Box<dyn Iterator<Item = Key> + '_> {
-        if !self.is_overloaded {
+        if !self.is_newest_first() {
             let after = last.map_or(Unbounded, Excluded);
             return Box::new(self.seats.range((after, Unbounded)).map(|(key, _)| *key));
         }
-        let rest = last.into_iter().flat_map(|(class, number)| {
-            let newer = self.seats.range((class, 0)..(class, number)).rev();
+        let rest = last.into_iter().flat_map(|(class, start, number)| {
+            let newer = self
+                .seats
+                .range((class, 0, 0)..(class, start, number))
+                .rev();
             newer.map(|(key, _)| *key)
         });
-        let next = last.map_or(Some(HIGHEST), |(class, _)| class.0.checked_sub(1));
+        let next = last.map_or(Some(HIGHEST), |(class, ..)| class.0.checked_sub(1));
         let classes = next
             .into_iter()
             .flat_map(|highest| (0..=highest).rev().map(Reverse));
         let others = classes.flat_map(|class| {
-            let of_class = self.seats.range((class, 0)..=(class, u64::MAX)).rev();
+            let of_class = self.seats.range(places_of(class)).rev();
             of_class.map(|(key, _)| *key)
         });
         Box::new(rest.chain(others))
@@ -287,9 +324,9 @@ impl Line {
 
     /// Returns the number of requests before `key`, up to [`MOST_AHEAD`].
     fn ahead(&self, key: Key) -> usize {
-        let before = |(class, number): Key| match self.is_overloaded {
-            false => (class, number) < key,
-            true => (class, Reverse(number)) < (key.0, Reverse(key.1)),
+        let before = |other: Key| match self.is_newest_first() {
+            false => other < key,
+            true => (other.0, Reverse(other.2)) < (key.0, Reverse(key.2)),
         };
         let seats = self.in_order(None).take(MOST_AHEAD);
         seats.take_while(|other| before(*other)).count()
@@ -350,17 +387,33 @@ impl Line {
         self.skipped.remove(&key);
         let seat = self.seats.remove(&key)?;
         self.answer(key, seat.vacancies, seat.vacancies);
+        self.end_turn(key);
         if self.seats.is_empty() && !self.is_overloaded {
             self.slow = None;
         }
         Some(seat)
     }
 
+    /// Notes that a request keeps its turn no longer: the next one may look.
+    fn end_turn(&mut self, key: Key) {
+        if self.late.remove(&key) {
+            self.call_one();
+        }
+    }
+
+    /// Gives the share of a request back that was not served.
+    fn give_share_back(&mut self, seat: &Seat, key: Key) {
+        if let Some(share) = &seat.share {
+            self.shares.give_back(share, key.1);
+        }
+    }
+
     /// Refuses one that waits.
     fn refuse(&mut self, key: Key) {
         if let Some(seat) = self.remove(key) {
+            self.give_share_back(&seat, key);
             self.refusals += 1;
-            self.refused.insert(key.1);
+            self.refused.insert(key.2);
             seat.wake();
         }
     }
@@ -368,10 +421,10 @@ impl Line {
     /// The last one of the lowest class: in an overload the one that has waited for longest.
     fn last(&self) -> Option<Key> {
         let (&last, _) = self.seats.last_key_value()?;
-        match self.is_overloaded {
+        match self.is_newest_first() {
             false => Some(last),
             true => {
-                let mut of_class = self.seats.range((last.0, 0)..);
+                let mut of_class = self.seats.range((last.0, 0, 0)..);
                 of_class.next().map(|(key, _)| *key)
             }
         }
@@ -403,14 +456,15 @@ impl Line {
             return;
         };
         let mut spare = self.seats.len().saturating_sub(self.policy.keep);
+        let is_by_arrival = !self.shares.is_used();
         for class in (0..=HIGHEST).map(Reverse) {
-            let mut of_class = self.seats.range((class, 0)..=(class, u64::MAX));
+            let mut of_class = self.seats.range(places_of(class));
             let too_long = |(_, seat): &(&Key, &Seat)| now.since(seat.since) > target;
-            // They are in the order of their arrival.
+            // Without shares they are in the order of their arrival.
             let old: Vec<Key> = of_class
                 .by_ref()
-                .take_while(too_long)
-                .filter(|(_, seat)| !seat.is_held)
+                .take_while(|one| !is_by_arrival || too_long(one))
+                .filter(|one| too_long(one) && !one.1.is_held)
                 .map(|(key, _)| *key)
                 .take(spare.saturating_add(1))
                 .collect();
@@ -445,6 +499,8 @@ pub struct QueuePosition<Q: Deref<Target = Queue>> {
     /// True if the request would look without vacancies.
     looks_anyway: bool,
     is_held: bool,
+    /// True if the request keeps its turn.
+    is_late: bool,
 }
 
 impl<Q: Deref<Target = Queue>> QueuePosition<Q> {
@@ -455,19 +511,37 @@ impl<Q: Deref<Target = Queue>> QueuePosition<Q> {
     /// If the queue is full and nobody of a lower class is there, or if there is an overload and
     /// all who wait are of higher classes.
     pub fn enter(queue: Q, class: Class, now: Instant) -> Result<Self, QueueRefusal> {
+        Self::enter_with_share(queue, class, None, now)
+    }
+
+    /// Takes a place like [`QueuePosition::enter`], in the order of shares by key if there is a `share`. A queue gets all
+    /// requests with shares, or none.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`QueuePosition::enter`]; the queue is not full for a request whose key was given less than the last one's.
+    pub fn enter_with_share(
+        queue: Q,
+        class: Class,
+        share: Option<Share>,
+        now: Instant,
+    ) -> Result<Self, QueueRefusal> {
         let class = Reverse(class.min(HIGHEST));
         let key = queue.change(|line| {
             line.shed(now);
             let last = line.last();
-            if line.is_overloaded && last.is_some_and(|(lowest, _)| lowest < class) {
+            if line.is_overloaded && last.is_some_and(|(lowest, ..)| lowest < class) {
                 return Err(QueueRefusal::Overload);
             }
+            let start = share.map_or(0, |share| line.shares.start_of(&share));
             if line.seats.len() >= line.policy.limit {
-                let lower = last.filter(|(lowest, _)| *lowest > class);
-                line.refuse(lower.ok_or(QueueRefusal::Full)?);
+                let later = last.filter(|(lowest, last, _)| (*lowest, *last) > (class, start));
+                line.refuse(later.ok_or(QueueRefusal::Full)?);
             }
+            // The one that was refused may have had the same key.
+            let start = share.map_or(0, |share| line.shares.take(&share));
             line.arrivals += 1;
-            let key = (class, line.arrivals);
+            let key = (class, start, line.arrivals);
             let looks = line.outstanding == 0;
             if looks {
                 line.called.insert(key);
@@ -483,6 +557,7 @@ impl<Q: Deref<Target = Queue>> QueuePosition<Q> {
                 vacancies: 0,
                 looks,
                 is_held: false,
+                share,
                 waker: None,
             };
             line.seats.insert(key, seat);
@@ -498,12 +573,13 @@ impl<Q: Deref<Target = Queue>> QueuePosition<Q> {
             vacancies: 0,
             looks_anyway: false,
             is_held: false,
+            is_late: false,
         })
     }
 
     /// Returns the number of the place, which no other place in this queue has.
     pub fn number(&self) -> u64 {
-        self.key.1
+        self.key.2
     }
 
     /// Returns the pointer to the queue.
@@ -517,10 +593,25 @@ impl<Q: Deref<Target = Queue>> QueuePosition<Q> {
         let mut looks_anyway = false;
         let (turn, vacancies) = self.queue.change(|line| {
             line.shed(now);
+            let Some(is_called) = line.seats.get(&key).map(Seat::is_called) else {
+                return (Some(QueueInstruction::Refused), 0);
+            };
+            let is_blocked = is_called && line.is_behind_late(key);
             let Some(seat) = line.seats.get_mut(&key) else {
                 return (Some(QueueInstruction::Refused), 0);
             };
-            if !seat.is_called() {
+            // Those that came meanwhile are called anew when the last vacancy is settled, this one not.
+            if is_blocked {
+                seat.looks = false;
+                let vacancies = std::mem::take(&mut seat.vacancies);
+                line.called.remove(&key);
+                line.fresh.remove(&key);
+                line.settle(vacancies);
+            }
+            let Some(seat) = line.seats.get_mut(&key) else {
+                return (Some(QueueInstruction::Refused), 0);
+            };
+            if !is_called || is_blocked {
                 match &mut seat.waker {
                     Some(known) => known.clone_from(waker),
                     none => *none = Some(waker.clone()),
@@ -587,7 +678,23 @@ impl<Q: Deref<Target = Queue>> QueuePosition<Q> {
         self.leave_to_the_next(true);
     }
 
+    /// Notes that no member will answer the request in time, and keeps its turn: those after it look when it has left, or
+    /// waits for something else. This wait is no overload, however long it takes. Needs [shares](Share).
+    pub fn wait_late(&mut self) {
+        let vacancies = std::mem::take(&mut self.vacancies);
+        (self.is_held, self.is_late) = (true, true);
+        let mut line = self.queue.lock();
+        if let Some(seat) = line.seats.get_mut(&self.key) {
+            seat.is_held = true;
+            line.late.insert(self.key);
+        }
+        line.settle(vacancies);
+    }
+
     fn leave_to_the_next(&mut self, is_held: bool) {
+        if std::mem::take(&mut self.is_late) {
+            self.queue.lock().end_turn(self.key);
+        }
         let vacancies = std::mem::take(&mut self.vacancies);
         let was_held = std::mem::replace(&mut self.is_held, is_held);
         if vacancies > 0 || is_held != was_held {
@@ -615,7 +722,9 @@ impl<Q: Deref<Target = Queue>> QueuePosition<Q> {
                 let used = usize::from(!may_be_another);
                 line.answer(key, vacancies, vacancies - used);
             }
-            line.remove(key);
+            if let Some(share) = line.remove(key).and_then(|seat| seat.share) {
+                line.shares.note_served(&share, key.1);
+            }
             line.served_after(waited, now);
         });
     }
@@ -628,8 +737,9 @@ impl<Q: Deref<Target = Queue>> Drop for QueuePosition<Q> {
             if vacancies > 0 {
                 line.answer(key, vacancies, vacancies);
             }
-            if line.remove(key).is_none() {
-                line.refused.remove(&key.1);
+            match line.remove(key) {
+                Some(seat) => line.give_share_back(&seat, key),
+                None => drop(line.refused.remove(&key.2)),
             }
         });
     }
@@ -978,6 +1088,131 @@ mod tests {
                 served.push((Reverse(class), number));
             }
             prop_assert!(served.is_sorted());
+        }
+    }
+
+    fn enter_for(queue: &Queue, class: Class, key: u64, tokens: u32) -> QueuePosition<&Queue> {
+        let share = Some(Share { key, tokens });
+        QueuePosition::enter_with_share(queue, class, share, NOW).unwrap()
+    }
+
+    #[test]
+    fn among_equal_requests_the_key_with_the_fewest_tokens_is_first() {
+        let queue = Queue::new(Policy::with_limit(20));
+        let mut places: Vec<_> = (0..4).map(|_| enter_for(&queue, USUAL, 1, 1000)).collect();
+        places.push(enter_for(&queue, USUAL, 2, 10));
+        places.push(enter_for(&queue, USUAL, 2, 10));
+        places.push(enter_for(&queue, USUAL + 1, 1, 1000));
+        let mut served = Vec::new();
+        while let Some(number) = queue.first_called() {
+            let at = places.iter().position(|of| of.number() == number).unwrap();
+            let mut place = places.remove(at);
+            assert_eq!(turn(&mut place, NOW), look(0));
+            place.leave_served(NOW);
+            served.push(number);
+        }
+        // The urgent one, then each key's requests by the tokens before them.
+        assert_eq!(served, [7, 1, 5, 6, 2, 3, 4]);
+        assert_eq!(queue.waiting(), 0);
+    }
+
+    #[test]
+    fn a_flood_gives_way_in_a_full_queue() {
+        let queue = Queue::new(Policy::with_limit(3));
+        let mut flood: Vec<_> = (0..3).map(|_| enter_for(&queue, USUAL, 1, 100)).collect();
+        let share = |key| Some(Share { key, tokens: 100 });
+        let more = QueuePosition::enter_with_share(&queue, USUAL, share(1), NOW);
+        assert_eq!(more.unwrap_err(), QueueRefusal::Full);
+        let polite = QueuePosition::enter_with_share(&queue, USUAL, share(2), NOW).unwrap();
+        assert_eq!(queue.list_refused(), [flood[2].number()]);
+        assert_eq!(turn(&mut flood[2], NOW), Some(QueueInstruction::Refused));
+        assert_eq!(queue.waiting(), 3);
+        drop((flood, polite));
+        assert_eq!((queue.waiting(), queue.refusals()), (0, 1));
+    }
+
+    #[test]
+    fn a_late_request_keeps_its_turn_until_it_leaves() {
+        let queue = Queue::new(Policy::with_limit(20));
+        let mut long = enter_for(&queue, USUAL, 1, 100_000);
+        turn(&mut long, NOW);
+        long.wait_late();
+        let mut short = enter_for(&queue, USUAL, 2, 1);
+        let mut urgent = enter_for(&queue, USUAL + 1, 3, 1);
+        assert_eq!(turn(&mut short, NOW), None, "the long one is first");
+        assert_eq!(turn(&mut urgent, NOW), look(0), "but no more urgent one");
+        urgent.leave_served(NOW);
+        queue.vacate(|| ());
+        assert_eq!(turn(&mut short, NOW), None);
+        assert_eq!(turn(&mut long, NOW), look(0));
+        long.wait_late();
+        assert_eq!(turn(&mut short, NOW), None);
+        drop(long);
+        assert_eq!(turn(&mut short, NOW), look(0), "the client has given up");
+        short.leave_served(NOW);
+        assert!(!queue.is_overloaded());
+    }
+
+    proptest! {
+        /// Whatever comes, waits late and gives up: the queue is bounded, the most urgent class is served first and a
+        /// key's requests in turn, and everybody is served in the end.
+        #[test]
+        fn shares_keep_the_order_and_starve_nobody(
+            steps in prop::collection::vec((0u8..5, 0u8..3, 0u64..4, 1u32..1000), 1..80),
+        ) {
+            const LIMIT: usize = 10;
+            let queue = Queue::new(Policy::with_limit(LIMIT));
+            let mut places: Vec<(Class, u64, QueuePosition<&Queue>)> = Vec::new();
+            let serve = |places: &mut Vec<(Class, u64, QueuePosition<&Queue>)>, is_late: bool| {
+                queue.vacate(|| ());
+                let mut tries = 0;
+                while let Some(number) = queue.first_called() {
+                    tries += 1;
+                    assert!(tries < 100, "calls end");
+                    let at = places.iter().position(|of| of.2.number() == number).unwrap();
+                    if turn(&mut places[at].2, NOW).is_none() {
+                        continue;
+                    }
+                    if is_late {
+                        places[at].2.wait_late();
+                        return;
+                    }
+                    let (class, key, place) = places.remove(at);
+                    let number = place.number();
+                    let is_before = |of: &(Class, u64, QueuePosition<&Queue>)| {
+                        of.0 > class || (of.0 == class && of.1 == key && of.2.number() < number)
+                    };
+                    assert!(!places.iter().any(is_before));
+                    place.leave_served(NOW);
+                    return;
+                }
+                assert!(places.is_empty(), "somebody is called");
+            };
+            for (step, class, key, tokens) in steps {
+                match step {
+                    0 => serve(&mut places, false),
+                    1 => serve(&mut places, true),
+                    2 if !places.is_empty() => {
+                        places.remove(tokens as usize % places.len());
+                    }
+                    _ => {
+                        let share = Some(Share { key, tokens });
+                        if let Ok(place) =
+                            QueuePosition::enter_with_share(&queue, class, share, NOW)
+                        {
+                            places.push((class, key, place));
+                        }
+                        let refused = queue.list_refused();
+                        places.retain(|of| !refused.contains(&of.2.number()));
+                    }
+                }
+                prop_assert!(queue.waiting() <= LIMIT);
+                prop_assert_eq!(queue.waiting(), places.len());
+            }
+            for left in (0..places.len()).rev() {
+                serve(&mut places, false);
+                prop_assert_eq!(places.len(), left);
+            }
         }
     }
 }

@@ -128,6 +128,15 @@ impl CostParts {
         self.delay + self.own + self.full
     }
 
+    /// Expected seconds to the first token if the member reads other requests first, or has no room; 0 if the member
+    /// reads the request at once, however long that takes: waiting elsewhere gains nothing then.
+    pub fn queued_seconds(&self) -> f32 {
+        match self.queued_tokens > 0.0 || self.full > 0.0 {
+            true => self.first_token_seconds(),
+            false => 0.0,
+        }
+    }
+
     /// Seconds by which the request delays others, all together.
     pub fn delay_of_others(&self) -> f32 {
         self.evict + self.stall + self.slower / 2.0

@@ -1,5 +1,7 @@
 //! A group of engines: everything that is known of its members, and the steps of a request.
 
+use std::sync::atomic::{AtomicU32, Ordering};
+
 use crate::chain::Chain;
 use crate::copies::CopyCredits;
 use crate::cost::{
@@ -72,11 +74,15 @@ pub struct RequestFacts<'a> {
 }
 
 /// Request with what is known of it: made once for each request, and used for all its attempts.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub struct RequestPlan<'a> {
     facts: RequestFacts<'a>,
     work: RequestWork,
     tokens_per_byte: f32,
+    /// Bits of the seconds of [`RequestPlan::queued_seconds`].
+    queued_seconds: AtomicU32,
+    /// Hash of the client's key.
+    owner: u64,
 }
 
 /// Beginning of a prompt that a member holds.
@@ -111,6 +117,18 @@ pub struct AnswerEnd {
 }
 
 impl RequestPlan<'_> {
+    /// Sets the hash of the client's key, for shares by key.
+    #[must_use]
+    pub fn of_owner(mut self, owner: u64) -> Self {
+        self.owner = owner;
+        self
+    }
+
+    /// Hash of the client's key; 0 if none was set.
+    pub fn owner(&self) -> u64 {
+        self.owner
+    }
+
     /// Work of the request, as the costs know it.
     pub fn request_work(&self) -> &RequestWork {
         &self.work
@@ -119,6 +137,18 @@ impl RequestPlan<'_> {
     /// True if the answer comes as a stream of events.
     pub fn is_stream(&self) -> bool {
         self.facts.is_stream
+    }
+
+    /// Least seconds to the first token at the last choice, among members where other requests are read first; 0 if a
+    /// member reads the request at once. Known if the one who chose has [noted](RequestPlan::note_queued_seconds) it.
+    pub fn queued_seconds(&self) -> f32 {
+        f32::from_bits(self.queued_seconds.load(Ordering::Relaxed))
+    }
+
+    /// Notes [`RequestPlan::queued_seconds`].
+    pub fn note_queued_seconds(&self, seconds: f32) {
+        let bits = seconds.to_bits();
+        self.queued_seconds.store(bits, Ordering::Relaxed);
     }
 
     /// Blocks that a member holds.
@@ -202,6 +232,8 @@ impl EngineGroup {
                 matches: self.index.find_matches(links, &self.memories),
             },
             tokens_per_byte,
+            queued_seconds: AtomicU32::new(0),
+            owner: 0,
         }
     }
 

@@ -10,6 +10,7 @@ use arc_swap::ArcSwap;
 use evenkeel_control::queue::{
     Class, Policy, Queue, QueueInstruction, QueuePosition, QueueRefusal,
 };
+use evenkeel_control::shares_by_key::Share;
 use evenkeel_core::group::{Group, GroupSettings, GroupState, Outcome, PickError, Ticket};
 use evenkeel_core::latency::Remainder;
 use evenkeel_core::signal::Signal;
@@ -147,6 +148,8 @@ pub struct Target {
     pub chooser: Option<Arc<Chooser>>,
     /// Most bytes of a request's body that are read before a member is chosen, if the group's strategy reads them.
     pub max_prompt: Option<usize>,
+    /// True if requests wait while no member is expected to send the first token in time.
+    pub has_first_token_target: bool,
     /// Answers of the balancer's own and changes to responses: of the rule and the group.
     pub policy: ResponsePolicy,
 }
@@ -165,6 +168,7 @@ impl Target {
             cookie: None,
             chooser: None,
             max_prompt: None,
+            has_first_token_target: false,
             policy: ResponsePolicy::default(),
         }
     }
@@ -191,6 +195,7 @@ impl Target {
             && self.source == old.source
             && self.sources == old.sources
             && self.max_prompt == old.max_prompt
+            && self.has_first_token_target == old.has_first_token_target
             && self.cookie.as_ref().map(Arc::as_ptr) == old.cookie.as_ref().map(Arc::as_ptr)
             && self.chooser.as_ref().map(Arc::as_ptr) == old.chooser.as_ref().map(Arc::as_ptr)
             && self.policy == old.policy
@@ -299,12 +304,12 @@ impl GroupHandle {
     /// not take it, or does not keep it.
     pub async fn wait_for<T, L: Future<Output = ()>>(
         &self,
-        class: Class,
+        (class, share): (Class, Option<Share>),
         now: impl Fn() -> Instant,
         later: impl Fn(Instant) -> L,
         mut bind: impl FnMut(u32) -> Result<T, PickError>,
     ) -> Result<T, WaitFailure> {
-        let mut place = QueuePosition::enter(&self.queue, class, now())?;
+        let mut place = QueuePosition::enter_with_share(&self.queue, class, share, now())?;
         // Seldom there, and who waits is to be small.
         let mut look: Option<Pin<Box<L>>> = None;
         let found = poll_fn(|cx| {
@@ -329,8 +334,11 @@ impl GroupHandle {
                             break Poll::Ready(Err(WaitFailure::NoMember));
                         }
                         Some(Err(PickError::AllFull)) => place.pass_turn(),
-                        Some(Err(PickError::Held)) => {
-                            place.hold();
+                        Some(Err(error @ (PickError::Held | PickError::Late))) => {
+                            match error {
+                                PickError::Late => place.wait_late(),
+                                _ => place.hold(),
+                            }
                             if look.is_none() {
                                 let now = now();
                                 look = Some(Box::pin(later(now.after(place.patience(now)))));

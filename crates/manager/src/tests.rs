@@ -264,7 +264,7 @@ fn wait_for_member(
             ticket.ok_or(PickError::AllFull)
         };
         handle
-            .wait_for(4, || now, |_| std::future::pending(), bind)
+            .wait_for((4, None), || now, |_| std::future::pending(), bind)
             .await
     })
 }

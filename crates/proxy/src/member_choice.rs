@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::task::Poll;
 
 use evenkeel_control::queue::Class;
+use evenkeel_control::shares_by_key::Share;
 use evenkeel_core::binding::{Binding, BindingEnd, Verdict, find_pinned};
 use evenkeel_core::group::{Granularity, Group, PickError, Request, Ticket};
 use evenkeel_core::member::{Member, MemberId};
@@ -62,7 +63,7 @@ impl Session {
             match self.try_bind(group, bindings, request, advised) {
                 Ok(bound) => return Ok(bound),
                 Err(PickError::NoneEligible) => return Err(Refusal::NoMember),
-                Err(PickError::AllFull | PickError::Held) => {}
+                Err(PickError::AllFull | PickError::Held | PickError::Late) => {}
             }
         }
         let began = self.worker.now();
@@ -75,8 +76,9 @@ impl Session {
             };
             self.try_bind(group, bindings, &request, advised)
         };
+        let share = find_share(&group.current.load(), request);
         let waiting = group.wait_for(
-            class,
+            (class, share),
             || self.worker.now(),
             |at| self.worker.timers.nap_until(at),
             |ahead| again(request.ahead.map(|_| ahead)),
@@ -116,7 +118,7 @@ impl Session {
         self.watch.disarm_deadline();
         let mut bound = match bound {
             // Those in it may wait for other members than this one can use, or better ones.
-            Err(refusal @ (Refusal::QueueFull | Refusal::QueueTimeout)) => {
+            Err(refusal @ (Refusal::QueueFull | Refusal::QueueTimeout)) if share.is_none() => {
                 again(None).map_err(|_| refusal)
             }
             bound => bound,
@@ -226,6 +228,21 @@ impl Session {
             ticket,
         }
     }
+}
+
+/// Finds the share that a request takes of a group in which keys have fair shares: those whose requests wait for the time
+/// to the first token.
+fn find_share(group: &Group, request: &Request<'_>) -> Option<Share> {
+    group.has_first_token_target().then(|| {
+        let of_plan = request.plan.map(|plan| {
+            let work = plan.request_work();
+            // Floats become the nearest numbers that there are.
+            let tokens = (work.prompt_tokens + work.output_tokens) as u32;
+            (plan.owner(), tokens)
+        });
+        let (key, tokens) = of_plan.unwrap_or_default();
+        Share { key, tokens }
+    })
 }
 
 /// Adds a member to the members that were tried, which are in order.

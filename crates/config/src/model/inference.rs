@@ -3,7 +3,7 @@
 use evenkeel_core::group::InferenceSettings;
 
 use crate::schema::field::blank;
-use crate::schema::key::{describe_keys, keys};
+use crate::schema::key::{HOUR, describe_keys, keys, millis};
 use crate::schema::reference::TableDoc;
 use crate::schema::report::Report;
 use crate::schema::table::{AsTable, Table};
@@ -19,6 +19,11 @@ keys! {
         /// beginning decides. So many bytes of each request are also kept until the member answers, so that the
         /// request can be retried; they count in `memory` of [`[process]`](#process).
         max_prompt [Bytes(4 * 1024, 1024 * 1024)]; r#""256KiB""#,
+        /// Expected time to the first token beyond which requests [wait](inference.md#overload) in the balancer's
+        /// queue, by priority and in fair shares for each API key: while the time is longer at all members. Requests
+        /// that have waited for `queue_timeout`, or find the queue full, get 429 with `Retry-After`. Not set:
+        /// requests never wait for that.
+        ttft_target [Time(millis(1), HOUR)]; r#""5s""#,
     }
 }
 

@@ -2,13 +2,14 @@
 
 use std::sync::Arc;
 
-use super::view::Pool;
+use super::view::{Pool, View};
 use super::{Group, Request, Ticket};
 use crate::engines::{EnginePool, EngineRequest};
 use crate::key::hash;
 use crate::member::Reason;
 use crate::strategy::kind::RequestNeeds;
 use crate::time::Instant;
+use crate::trace::Trace;
 
 impl Pool {
     /// Gives the members numbers of engines.
@@ -44,6 +45,33 @@ impl Group {
     pub fn engines(&self) -> Option<&Arc<EnginePool>> {
         let is_needed = self.kind.request_needs == RequestNeeds::Body;
         self.pool.state.engines().filter(|_| is_needed)
+    }
+
+    /// True if requests wait while no member is expected to send the first token in time.
+    pub fn has_first_token_target(&self) -> bool {
+        self.engines().is_some() && self.pool.settings.inference.ttft_target.is_some()
+    }
+
+    /// True if the request is to wait, as no member is expected to send the first token in time, by the strategy's last
+    /// choice. A member that reads the request at once is in time, however long that takes.
+    #[inline]
+    pub(super) fn is_late(&self, view: &View<'_>, trace: &mut Trace) -> bool {
+        let target = self.pool.settings.inference.ttft_target;
+        let (Some(target), Some(plan)) = (target, view.request().plan) else {
+            return false;
+        };
+        let seconds = plan.queued_seconds();
+        let is_late = seconds > target.as_secs_f32();
+        if is_late {
+            trace.note_sentence(|| {
+                format!(
+                    "the request waits in the queue: the first token is expected in {seconds:.2} s at the earliest, \
+                     and `ttft_target` is {:.2} s",
+                    target.as_secs_f32()
+                )
+            });
+        }
+        is_late
     }
 
     /// Brings speeds of engines up to date, and forgets what members have read that certainly do not work now: they

@@ -49,6 +49,8 @@ pub struct Group {
     strategy: Box<dyn Strategy>,
     /// True if a request that may wait does so for the member that will have it done first.
     binds_late: bool,
+    /// True if a request that may wait does so in some cases though a member has room.
+    holds: bool,
     /// Source of [`Group::fill_weights`] where the strategy has no weights that follow loads.
     follow: Follow,
     pool: Pool,
@@ -69,8 +71,12 @@ impl Group {
         if kind.request_needs == RequestNeeds::Body {
             pool.number_engines();
         }
+        let binds_late = wanted && pool.members.len() <= late::MOST_MEMBERS;
+        let has_target = kind.request_needs == RequestNeeds::Body
+            && pool.settings.inference.ttft_target.is_some();
         let group = Group {
-            binds_late: wanted && pool.members.len() <= late::MOST_MEMBERS,
+            binds_late,
+            holds: binds_late || has_target,
             name: name.into(),
             kind,
             strategy: (kind.build)(strategy, &pool.members),
@@ -366,7 +372,7 @@ impl Group {
     ) -> Option<Result<usize, PickError>> {
         let index = self.strategy.pick(view, rng, trace)?;
         Some(match view.request().ahead {
-            Some(ahead) if self.binds_late => self.bind_late(view, index, ahead, rng, trace),
+            Some(ahead) if self.holds => self.bind_late(view, index, ahead, rng, trace),
             _ => Ok(index),
         })
     }
@@ -381,7 +387,13 @@ impl Group {
         rng: &mut fastrand::Rng,
         trace: &mut Trace,
     ) -> Result<usize, PickError> {
+        if self.is_late(view, trace) {
+            return Err(PickError::Late);
+        }
         let state = &self.pool.state;
+        if !self.binds_late {
+            return Ok(chosen);
+        }
         if rng.u32(..late::LEARNING_INTERVAL) == 0 && !view.is_rehearsal() {
             state
                 .has_caps

@@ -75,4 +75,8 @@ pub enum PickError {
         "the request waits for a member without room that is expected to finish it before any member with room"
     )]
     Held,
+    /// The request waits until a member is expected to send the first token in time
+    /// ([`ttft_target`](super::InferenceSettings::ttft_target)).
+    #[error("no member is expected to send the first token in time")]
+    Late,
 }

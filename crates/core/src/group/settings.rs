@@ -30,6 +30,8 @@ pub struct InferenceSettings {
     pub index_memory: usize,
     /// Most bytes of a request's body that are read before a member is chosen.
     pub max_prompt: usize,
+    /// Expected time to the first token beyond which requests wait; `None` if requests never wait for that.
+    pub ttft_target: Option<Duration>,
 }
 
 impl Default for InferenceSettings {
@@ -37,6 +39,7 @@ impl Default for InferenceSettings {
         InferenceSettings {
             index_memory: 32 << 20,
             max_prompt: 1 << 20,
+            ttft_target: None,
         }
     }
 }

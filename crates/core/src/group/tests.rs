@@ -799,6 +799,47 @@ fn with_plan<T>(group: &Group, prompt: &str, take: impl FnOnce(&RequestPlan<'_>)
 }
 
 #[test]
+fn requests_wait_while_the_first_token_would_be_late() {
+    let members = group(2, None).members().to_vec();
+    let mut settings = GroupSettings::default();
+    settings.inference.ttft_target = Some(Duration::from_millis(1));
+    let group = going_by("inference", settings, members);
+    let mut rng = fastrand::Rng::with_seed(3);
+    let mut pick = |letter: &str, ahead, now| {
+        let prompt = letter.repeat(400_000);
+        with_plan(&group, &prompt, |plan| {
+            let request = Request {
+                plan: Some(plan),
+                ahead,
+                ..Request::at_time(at(now))
+            };
+            let decision = group.explain_next(&request, &mut rng);
+            (group.pick(&request, &mut rng), decision.explanation.notes)
+        })
+    };
+    // However long its prompt is, a request does not wait for a member that reads nothing else.
+    let mut first = pick("a", Some(0), 1000).0.unwrap();
+    let second = pick("b", Some(0), 1000).0.unwrap();
+    assert_ne!(first.member_index(), second.member_index());
+    let (late, notes) = pick("c", Some(0), 1001);
+    assert_eq!(late.unwrap_err(), PickError::Late);
+    assert!(
+        notes.iter().any(|note| note.contains("ttft_target")),
+        "{notes:?}"
+    );
+    let now_or_never = pick("c", None, 1001).0;
+    assert!(now_or_never.is_ok());
+    drop(now_or_never);
+    // A first token empties the queue of its member.
+    first.engine_mut().unwrap().take_events(1, at(1400));
+    let third = pick("c", Some(0), 1401).0.unwrap();
+    assert_eq!(third.member_index(), first.member_index());
+    assert_eq!(pick("d", Some(0), 1402).0.unwrap_err(), PickError::Late);
+    drop(second);
+    assert!(pick("d", Some(0), 1403).0.is_ok(), "a client has given up");
+}
+
+#[test]
 fn a_prompt_goes_to_the_engine_that_has_read_its_beginning_also_in_the_next_snapshot() {
     let members = group(4, None).members().to_vec();
     let group = going_by("inference", GroupSettings::default(), members.clone());

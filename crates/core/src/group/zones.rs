@@ -101,6 +101,10 @@ impl Group {
             let Some(chosen) = self.ask_strategy(&of_rank, rng, trace) else {
                 continue;
             };
+            // Members of other zones may be in time.
+            if chosen == Err(PickError::Late) {
+                continue;
+            }
             if rank != drawn {
                 trace.note_sentence(|| {
                     let (one, other) = (ranks.label(drawn), ranks.label(rank));

@@ -103,13 +103,27 @@ fn pick_among(
     });
     let now = view.decision_time().as_nanos();
     let group = engines.group();
+    let target = view.settings().inference.ttft_target;
+    let is_noted = trace.is_on() || target.is_some();
+    let mut queued_seconds = f32::MAX;
     let chosen = group.choose_member(plan, candidates.clone(), now, |candidate, cost| {
+        if !is_noted {
+            return;
+        }
+        queued_seconds = queued_seconds.min(cost.queued_seconds());
         if trace.is_on()
             && let Some(index) = view.eligible_engine(candidate.member)
         {
             trace.note_candidate(index, Some(cost.total().into()), || cost.to_string());
         }
     })?;
+    if let Some(target) = target {
+        plan.note_queued_seconds(queued_seconds);
+        if view.request().ahead.is_some() && queued_seconds > target.as_secs_f32() {
+            // The request waits, so that nothing is sent to the chosen member.
+            return view.eligible_engine(chosen.member);
+        }
+    }
     if !view.is_rehearsal() {
         group.learn_choice(plan, candidates, &chosen, now);
     }

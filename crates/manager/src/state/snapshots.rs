@@ -123,6 +123,8 @@ impl State {
             cookie: entry.cookie.clone(),
             chooser: entry.chooser.clone(),
             max_prompt: max_prompt(&entry.config),
+            has_first_token_target: entry.config.reads_bodies()
+                && entry.config.settings.inference.ttft_target.is_some(),
         })
     }
 

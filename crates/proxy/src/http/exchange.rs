@@ -174,6 +174,11 @@ impl Client {
                 );
                 bound = match binding.await {
                     Ok(bound) => bound,
+                    Err(refusal) if routed.is_first_token_late(refusal) => {
+                        let plan = plan.as_deref();
+                        break Box::pin(self.answer_late(request, &mut summary, refusal, plan))
+                            .await;
+                    }
                     Err(refusal) => {
                         let refused = self.answer_refused(request, &mut summary, refusal, last);
                         break refused.await;
@@ -396,7 +401,7 @@ impl Client {
                 let step = progress.poll_down(cx, down, upstream, stream, session);
                 let ticket = &mut bound.ticket;
                 if let Some(engine) = ticket.engine_mut() {
-                    progress.update_engine(&step, up, down, engine, worker);
+                    progress.update_engine(&step, (up, down), group, engine, worker);
                 }
                 if ticket.is_followed() {
                     progress.update_ticket(&step, up, down, group, ticket, worker);

@@ -2,11 +2,14 @@
 //! services in maintenance.
 
 use bytes::Bytes;
+use evenkeel_inference::group::RequestPlan;
 
 use super::client::{After, Client};
 use super::request::Request;
+use super::route::RequestRoute;
 use super::summary::Summary;
 use crate::access::{End, Limit};
+use crate::bound_request::Refusal;
 use crate::http1::respond::Answer;
 use crate::quota::Over;
 
@@ -16,7 +19,52 @@ static LIMITED: Bytes = Bytes::from_static(
       \"message\":\"Too many requests or tokens. Try again later.\"}}\n",
 );
 
+/// The same for requests whose first token would come too late.
+static LATE: Bytes = Bytes::from_static(
+    b"{\"type\":\"error\",\"error\":{\"type\":\"rate_limit_error\",\"code\":\"rate_limit_exceeded\",\"param\":null,\
+      \"message\":\"All engines are busy. Try again later.\"}}\n",
+);
+
+/// Longest time after which a client is told to try again, in seconds.
+const MOST_RETRY_SECONDS: f32 = 60.0;
+
+impl RequestRoute {
+    /// True if a refusal means that the first token would come too late: the request has waited in vain in a group with
+    /// a `ttft_target`.
+    pub(super) fn is_first_token_late(&self, refusal: Refusal) -> bool {
+        let has_waited = matches!(
+            refusal,
+            Refusal::QueueFull | Refusal::QueueTimeout | Refusal::Overload
+        );
+        has_waited && self.target().has_first_token_target
+    }
+}
+
 impl Client {
+    /// Answers a request whose first token would come too late.
+    pub(super) async fn answer_late(
+        &mut self,
+        request: &mut Request,
+        summary: &mut Summary,
+        refusal: Refusal,
+        plan: Option<&RequestPlan<'_>>,
+    ) -> After {
+        summary.end = self.session.count_refusal(refusal);
+        let routed = request.routed.clone();
+        let group = routed.target().group.current.load();
+        let target = group.settings().inference.ttft_target.unwrap_or_default();
+        let seconds = plan.map_or(0.0, RequestPlan::queued_seconds) - target.as_secs_f32();
+        // Floats become the nearest numbers that there are.
+        let retry_after = seconds.ceil().clamp(1.0, MOST_RETRY_SECONDS) as u32;
+        let has_page = routed.response_policy().page(429).is_some();
+        let answer = Answer {
+            retry_after: Some(retry_after),
+            page: (!has_page).then_some(("application/json", &LATE)),
+            ..Answer::new_closing(429, "All servers are busy. Try again later.")
+        };
+        self.give_instead(request, summary, answer).await
+    }
+
     /// Answers a request above a limit of its client.
     pub(super) async fn answer_limited(&mut self, request: &mut Request, over: Over) -> After {
         let mut summary = Summary::new(End::Limited);

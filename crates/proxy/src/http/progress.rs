@@ -176,14 +176,19 @@ impl Progress {
     pub(super) fn update_engine(
         &self,
         step: &Poll<Result<(), TransferError>>,
-        up: &Flow,
-        down: &mut Flow,
+        (up, down): (&Flow, &mut Flow),
+        group: &GroupHandle,
         engine: &mut EngineRequest,
         worker: &Worker,
     ) {
         let events = down.take_events();
         if events > 0 && engine.is_stream() {
-            engine.take_events(events, worker.now());
+            let now = worker.now();
+            // The first token takes the request out of its engine's queue: somebody may wait for that.
+            match group.queue.waiting() > 0 && engine.first_token().is_none() {
+                true => group.queue.vacate(|| engine.take_events(events, now)),
+                false => engine.take_events(events, now),
+            }
         }
         let is_client = || self.pauses || self.whose_turn(up, Some(down)) == Side::Client;
         if step.is_pending() && is_client() {

@@ -5,6 +5,8 @@
 //! of which only the size is known.
 
 use std::cell::RefCell;
+use std::hash::{BuildHasher as _, RandomState};
+use std::net::IpAddr;
 use std::ops::Range;
 use std::sync::OnceLock;
 
@@ -42,6 +44,8 @@ pub(crate) struct Prompt {
     /// Most bytes of the body that are read before a member is chosen.
     max_bytes: usize,
     random: u64,
+    /// Hash of the client's key, if the group may need it.
+    pub(super) owner: u64,
 }
 
 /// Model of a request, as far as the body names it.
@@ -98,6 +102,7 @@ pub(super) fn begin_prompt(
     prompt.begin(request.body, is_readable);
     prompt.max_bytes = max_bytes;
     prompt.random = random;
+    prompt.owner = 0;
     Some(prompt)
 }
 
@@ -105,6 +110,22 @@ pub(super) fn begin_prompt(
 fn hash_key() -> &'static HashKey {
     static KEY: OnceLock<HashKey> = OnceLock::new();
     KEY.get_or_init(|| HashKey::new(prompt_secret()))
+}
+
+/// Fields in which clients of engines send their keys: of OpenAI's interface, of Anthropic's, and of Azure's.
+const KEY_FIELDS: [&str; 3] = ["authorization", "x-api-key", "api-key"];
+
+/// Hash of the client's API key, or of the client's address if the request has no key.
+pub(super) fn hash_owner(request: &message::Request<'_>, client: Option<IpAddr>) -> u64 {
+    static SECRET: OnceLock<RandomState> = OnceLock::new();
+    let secret = SECRET.get_or_init(RandomState::new);
+    let mut keys = KEY_FIELDS
+        .iter()
+        .filter_map(|field| request.values(field).next());
+    match keys.next() {
+        Some(key) => secret.hash_one((0, key)),
+        None => secret.hash_one((1, client)),
+    }
 }
 
 impl Prompt {
@@ -117,6 +138,7 @@ impl Prompt {
             is_readable: true,
             max_bytes: 0,
             random: 0,
+            owner: 0,
         }
     }
 
@@ -216,7 +238,8 @@ impl Prompt {
             is_stream: self.scanner.wants_stream(),
             random: self.random,
         };
-        Some(Box::new(engines.group().plan_request(facts)))
+        let plan = engines.group().plan_request(facts);
+        Some(Box::new(plan.of_owner(self.owner)))
     }
 }
 

@@ -231,7 +231,7 @@ impl Request {
         let coding =
             compression.and_then(|options| options.choose(head.request.values("accept-encoding")));
         let has_weak_tags = coding.is_some() && has_weak_tags(&head.request);
-        let prompt = match routed.max_prompt() {
+        let mut prompt = match routed.max_prompt() {
             Some(max_bytes) if is_served => {
                 let random = worker.rng.borrow_mut().u64(..);
                 prompt::begin_prompt(&worker.prompts, &head.request, max_bytes, random)
@@ -279,6 +279,12 @@ impl Request {
             }),
             false => None,
         };
+        if let Some(prompt) = &mut prompt
+            && routed.has_first_token_targets()
+        {
+            let limit_key = tokens.as_deref().and_then(TokenHold::client_key);
+            prompt.owner = limit_key.unwrap_or_else(|| prompt::hash_owner(&head.request, client));
+        }
         let copies = match given {
             Some(_) => None,
             None => routed.to_copy(session, head),

@@ -37,6 +37,12 @@ impl TokenHold {
         }
     }
 
+    /// Key under which the first limit counts the request that does not count all clients together.
+    pub(crate) fn client_key(&self) -> Option<u64> {
+        let mut keys = self.keys.iter().map(|(_, key)| *key);
+        keys.find(|key| *key != 0)
+    }
+
     fn all_held(&self) -> u32 {
         self.prompt.saturating_add(self.output)
     }

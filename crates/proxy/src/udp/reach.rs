@@ -55,7 +55,7 @@ pub(super) fn reach_member(
         let mut bound = bound.map_err(|error| {
             session.count_refusal(match error {
                 PickError::NoneEligible => Refusal::NoMember,
-                PickError::AllFull | PickError::Held => Refusal::QueueFull,
+                PickError::AllFull | PickError::Held | PickError::Late => Refusal::QueueFull,
             })
         })?;
         MemberAttempts::append_to(&mut attempts.tries, bound.tries.take());

@@ -140,8 +140,11 @@ impl Simulation<'_> {
                 Some(Err(PickError::NoneEligible)) => self.give_up(job),
                 stays => {
                     match stays {
-                        Some(Err(PickError::Held)) => {
-                            waiting.place.hold();
+                        Some(Err(error @ (PickError::Held | PickError::Late))) => {
+                            match error {
+                                PickError::Late => waiting.place.wait_late(),
+                                _ => waiting.place.hold(),
+                            }
                             self.look_later(&mut waiting, now);
                         }
                         Some(_) => waiting.place.pass_turn(),
