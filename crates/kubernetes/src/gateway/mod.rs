@@ -36,6 +36,7 @@ mod backends;
 mod control;
 mod election;
 mod events;
+mod gateway_spec;
 mod grants;
 mod grpc;
 mod http;
