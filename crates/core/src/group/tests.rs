@@ -827,7 +827,7 @@ fn requests_wait_while_the_first_token_would_be_late() {
         notes.iter().any(|note| note.contains("ttft_target")),
         "{notes:?}"
     );
-    let now_or_never = pick("c", None, 1001).0;
+    let now_or_never = pick("e", None, 1001).0;
     assert!(now_or_never.is_ok());
     drop(now_or_never);
     // A first token empties the queue of its member.
