@@ -9,7 +9,7 @@ use evenkeel_limits::Shortage;
 use evenkeel_wire::orca;
 
 use super::client::{After, Client, PrivateConnection};
-use super::failure::Failure;
+use super::failure::{Failure, MemberError};
 use super::flow::Flow;
 use super::progress::{Progress, Side};
 use super::request::Request;
@@ -20,7 +20,6 @@ use super::summary::Summary;
 use super::trial::TriedRequest;
 use crate::access::{End, Hedged, Limit, MemberAttempts};
 use crate::bound_request::BoundRequest;
-use crate::http1::chunked::ChunkError;
 use crate::http2::grpc;
 use crate::io::{Io, TransferError};
 use crate::member_choice::insert;
@@ -589,15 +588,4 @@ enum Fault {
     OfClient,
     OfMember(MemberError),
     Exhausted(Shortage),
-}
-
-/// Fault in the rest of a response whose head the client has got.
-#[derive(Clone, Copy, Debug, thiserror::Error)]
-pub(super) enum MemberError {
-    /// The connection has ended.
-    #[error("the response ends within its body")]
-    Cut,
-    /// The chunks are not valid.
-    #[error(transparent)]
-    Chunks(ChunkError),
 }

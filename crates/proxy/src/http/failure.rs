@@ -330,3 +330,14 @@ impl Client {
         }
     }
 }
+
+/// Fault in the rest of a response whose head the client has got.
+#[derive(Clone, Copy, Debug, thiserror::Error)]
+pub(super) enum MemberError {
+    /// The connection has ended.
+    #[error("the response ends within its body")]
+    Cut,
+    /// The chunks are not valid.
+    #[error(transparent)]
+    Chunks(ChunkError),
+}

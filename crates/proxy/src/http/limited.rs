@@ -19,7 +19,7 @@ static LIMITED: Bytes = Bytes::from_static(
       \"message\":\"Too many requests or tokens. Try again later.\"}}\n",
 );
 
-/// The same for requests whose first token would come too late.
+/// Answer of the same form for requests whose first token would come too late.
 static LATE: Bytes = Bytes::from_static(
     b"{\"type\":\"error\",\"error\":{\"type\":\"rate_limit_error\",\"code\":\"rate_limit_exceeded\",\"param\":null,\
       \"message\":\"All engines are busy. Try again later.\"}}\n",
