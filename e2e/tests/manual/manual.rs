@@ -26,7 +26,7 @@ END
     ";
 
 /// Pages whose commands are run, here or below.
-const FOLLOWED: [&str; 37] = [
+const FOLLOWED: [&str; 38] = [
     "README.md",
     "docs/admin-api.md",
     "docs/agent.md",
@@ -39,6 +39,7 @@ const FOLLOWED: [&str; 37] = [
     "docs/fleet.md",
     "docs/http2.md",
     "docs/inference.md",
+    "docs/ingress.md",
     "docs/kernel-forwarding.md",
     "docs/kernel-monitor.md",
     "docs/kubernetes.md",
@@ -220,10 +221,8 @@ fn u10_udp() {
     follow_page("docs/udp.md", INSTALLED);
 }
 
-#[test]
-fn u10_kubernetes() {
-    // `check` reads the file, and asks no server.
-    let account = "
+/// Makes the account of an API server that the pages name. `check` reads the file, and asks no server.
+const ACCOUNT: &str = "
         mkdir .kube
         cat > .kube/config <<'END'
 apiVersion: v1
@@ -234,7 +233,15 @@ users: [{name: balancer, user: {token: secret}}]
 contexts: [{name: shop, context: {cluster: here, user: balancer}}]
 END
         ";
-    follow_page("docs/kubernetes.md", &format!("{INSTALLED} {account}"));
+
+#[test]
+fn u10_kubernetes() {
+    follow_page("docs/kubernetes.md", &format!("{INSTALLED} {ACCOUNT}"));
+}
+
+#[test]
+fn u10_ingress() {
+    follow_page("docs/ingress.md", &format!("{INSTALLED} {ACCOUNT}"));
 }
 
 #[test]
