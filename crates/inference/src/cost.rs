@@ -87,6 +87,8 @@ pub struct CostParts {
     pub known_tokens: f32,
     /// Tokens that are queued before the request.
     pub queued_tokens: f32,
+    /// Requests of the member without a first token.
+    pub waiting: f32,
     /// Streams of the member.
     pub streams: f32,
     /// Usual time to a first token that needs no reading. No part of the cost, as it is mostly noise.
@@ -129,9 +131,10 @@ impl CostParts {
     }
 
     /// Expected seconds to the first token if the member reads other requests first, or has no room; 0 if the member
-    /// reads the request at once, however long that takes: waiting elsewhere gains nothing then.
+    /// reads the request at once, however long that takes: waiting elsewhere gains nothing then. A member that should
+    /// have read a request by now, and has sent no first token, still reads that request.
     pub fn queued_seconds(&self) -> f32 {
-        match self.queued_tokens > 0.0 || self.full > 0.0 {
+        match self.waiting > 0.0 || self.queued_tokens > 0.0 || self.full > 0.0 {
             true => self.first_token_seconds(),
             false => 0.0,
         }
@@ -227,6 +230,7 @@ pub fn price_member(
         prompt_tokens: work.prompt_tokens,
         known_tokens,
         queued_tokens: queued,
+        waiting,
         streams,
         delay,
         own: read * (queued + unread) + queue.overdue_seconds,

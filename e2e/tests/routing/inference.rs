@@ -3,7 +3,8 @@
 
 #![allow(clippy::unwrap_used)] // Helpers of tests fail by panicking.
 
-use std::net::SocketAddr;
+use std::io::{Read as _, Write as _};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 
 use evenkeel_e2e::balancer::Balancer;
 use evenkeel_e2e::folder::Folder;
@@ -585,4 +586,109 @@ fn the_anthropic_client_is_served() {
     };
     assert_eq!(count("output"), 2.0 * ANSWER_WORDS as f64);
     assert!(count("cached") > count("prompt") / 4.0);
+}
+
+/// Balances one engine that is a socket, for the first token of which requests wait.
+fn balance_late(engine: &TcpListener, queue_timeout: &str) -> Balancer {
+    let target = "[rule.web.inference]\nttft_target = \"1ms\"";
+    let config = config(&[engine.local_addr().unwrap()], target);
+    let timeout = format!("health_check = false\nqueue_timeout = \"{queue_timeout}\"");
+    Balancer::start(&config.replacen("health_check = false", &timeout, 1))
+}
+
+/// Sends a request for a stream with a prompt of its own.
+fn send_late(balancer: &Balancer, key: &str, text: &str) -> Wire {
+    let mut wire = balancer.connect();
+    let messages = [message("user", &text.repeat(4000))];
+    let body = json!({"model": "small", "messages": messages, "stream": true}).to_string();
+    wire.send(format!(
+        "POST /v1/chat/completions HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer {key}\r\nContent-Length: {}\r\n\r\n",
+        body.len()
+    ));
+    wire.send(body);
+    wire
+}
+
+/// Takes the next request at an engine, and returns its key with the connection.
+fn take_at_engine(engine: &TcpListener) -> (String, TcpStream) {
+    let (mut stream, _) = engine.accept().unwrap();
+    let mut bytes = Vec::new();
+    let mut part = [0; 4096];
+    while !bytes.ends_with(b"}") {
+        let count = stream.read(&mut part).unwrap();
+        assert!(count > 0, "the request is whole");
+        bytes.extend_from_slice(&part[..count]);
+    }
+    let text = String::from_utf8_lossy(&bytes).into_owned();
+    let key = text.split("Bearer ").nth(1).unwrap();
+    (key.lines().next().unwrap().to_owned(), stream)
+}
+
+fn wait_for_queue(balancer: &Balancer, requests: f64) {
+    wait_until("requests wait", || {
+        balancer.read_metric("evenkeel_group_queue{group=\"web\"}") == Some(requests)
+    });
+}
+
+#[test]
+fn requests_whose_first_token_would_be_late_wait_and_get_an_error_that_clients_know() {
+    let engine = TcpListener::bind("127.0.0.1:0").unwrap();
+    let balancer = balance_late(&engine, "200ms");
+    let _busy = send_late(&balancer, "a", "busy ");
+    let _taken = take_at_engine(&engine);
+    let refused = send_late(&balancer, "b", "late ").read_response();
+    assert_eq!(refused.second_word(), "429", "{}", refused.head);
+    let wait: u32 = refused.values("retry-after")[0].parse().unwrap();
+    assert!((1..=60).contains(&wait), "{wait}");
+    assert_eq!(refused.values("content-type"), ["application/json"]);
+    let body: Value = serde_json::from_slice(&refused.body).unwrap();
+    assert_eq!(body["type"], "error");
+    assert_eq!(body["error"]["type"], "rate_limit_error");
+    assert_eq!(body["error"]["code"], "rate_limit_exceeded");
+    assert_eq!(
+        balancer.rule_count("refused_total", "reason=\"queue_timeout\""),
+        1
+    );
+    let Some(mut client) = python("late_clients.py", "openai") else {
+        return;
+    };
+    if python("late_clients.py", "anthropic").is_none() {
+        return;
+    }
+    let address = format!("http://{}", balancer.address("web"));
+    let output = client.arg(address).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    let expected = "openai rate_limit_error True\nanthropic rate_limit_error True";
+    assert_eq!(said.trim_end(), expected, "{errors}");
+}
+
+#[test]
+fn a_first_token_lets_the_next_request_go_and_keys_have_fair_shares() {
+    let engine = TcpListener::bind("127.0.0.1:0").unwrap();
+    let balancer = balance_late(&engine, "60s");
+    let _busy = send_late(&balancer, "flood", "busy ");
+    let mut taken = vec![take_at_engine(&engine)];
+    let mut clients = Vec::new();
+    for (number, text) in ["one ", "two ", "three ", "four "].iter().enumerate() {
+        clients.push(send_late(&balancer, "flood", text));
+        wait_for_queue(&balancer, (number + 1) as f64);
+    }
+    // A client that leaves gives up its place.
+    clients.pop();
+    wait_for_queue(&balancer, 3.0);
+    let _polite = send_late(&balancer, "polite", "short ");
+    wait_for_queue(&balancer, 4.0);
+    for left in (0..4).rev() {
+        let token = "data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\"word\"}}]}\n\n";
+        let (_, stream) = taken.last_mut().unwrap();
+        let head = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n";
+        let answer = format!("{head}{:x}\r\n{token}\r\n", token.len());
+        stream.write_all(answer.as_bytes()).unwrap();
+        taken.push(take_at_engine(&engine));
+        wait_for_queue(&balancer, f64::from(left));
+    }
+    let keys: Vec<_> = taken.iter().map(|(key, _)| key.as_str()).collect();
+    // The polite request has overtaken all but the first one of the flood.
+    assert_eq!(keys, ["flood", "flood", "polite", "flood", "flood"]);
 }

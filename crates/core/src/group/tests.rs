@@ -835,6 +835,8 @@ fn requests_wait_while_the_first_token_would_be_late() {
     let third = pick("c", Some(0), 1401).0.unwrap();
     assert_eq!(third.member_index(), first.member_index());
     assert_eq!(pick("d", Some(0), 1402).0.unwrap_err(), PickError::Late);
+    // Members that should have read all by now, and are silent, are no better.
+    assert_eq!(pick("d", Some(0), 600_000).0.unwrap_err(), PickError::Late);
     drop(second);
     assert!(pick("d", Some(0), 1403).0.is_ok(), "a client has given up");
 }
