@@ -463,13 +463,14 @@ mod tests {
     use std::sync::Arc;
 
     use evenkeel_core::group::{GroupSettings, GroupState};
-    use evenkeel_core::load::{LoadId, LoadValue, Location};
+    use evenkeel_core::load::{LoadId, LoadValue};
     use evenkeel_core::member::{Member, Slot, Weight};
     use evenkeel_core::strategy::{self, Values};
     use evenkeel_core::zone::{Reading, WHOLE, ZoneSettings};
     use proptest::prelude::*;
 
     use super::*;
+    use crate::testing::make_member;
 
     fn at(ms: u64) -> Instant {
         Instant::from_nanos(ms * 1_000_000)
@@ -621,16 +622,9 @@ mod tests {
     }
 
     fn group(strategy: &str, weights: &[f64]) -> Group {
-        let members = weights.iter().enumerate().map(|(index, &weight)| Member {
-            id: MemberId(index as u64),
-            name: format!("m{index}").into(),
-            given_name: None,
-            host: "192.0.2.1".into(),
-            address: std::net::SocketAddr::from(([192, 0, 2, 1], 80)).into(),
-            max_connections: None,
-            location: Arc::new(Location::new(format!("l{index}"))),
-            zone: None,
+        let members = (0..).zip(weights).map(|(id, &weight)| Member {
             slot: Arc::new(Slot::new(Weight::new(weight).unwrap())),
+            ..make_member(id)
         });
         grouped(strategy, members.collect(), GroupSettings::default())
     }

@@ -277,9 +277,9 @@ mod tests {
     use super::*;
     use crate::alert::AlertSettings;
     use crate::group::{GroupSettings, GroupState, Request};
-    use crate::load::Location;
-    use crate::member::{Member, Slot, Weight};
+    use crate::member::Member;
     use crate::strategy::{Values, default_kind};
+    use crate::testing::make_member;
 
     fn settings(granularity: Granularity, adaptive: bool) -> GroupSettings {
         GroupSettings {
@@ -295,18 +295,7 @@ mod tests {
     }
 
     fn members(ids: std::ops::Range<u64>) -> Vec<Member> {
-        let member = |id: u64| Member {
-            id: MemberId(id),
-            name: format!("m{id}").into(),
-            given_name: None,
-            address: std::net::SocketAddr::from(([192, 0, 2, 1], 80)).into(),
-            host: "192.0.2.1".into(),
-            max_connections: None,
-            location: Arc::new(Location::new(format!("l{id}"))),
-            zone: None,
-            slot: Arc::new(Slot::new(Weight::ONE)),
-        };
-        ids.map(member).collect()
+        ids.map(make_member).collect()
     }
 
     fn group(settings: GroupSettings, members: Vec<Member>) -> Group {

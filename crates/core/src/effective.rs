@@ -220,30 +220,16 @@ impl ReportedWeight {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
 
     use super::*;
     use crate::cost::Cost;
     use crate::group::GroupSettings;
-    use crate::load::{LoadId, LoadValue, Location};
-    use crate::member::{Member, MemberId, Slot, Weight};
+    use crate::load::{LoadId, LoadValue};
+    use crate::member::Member;
+    use crate::testing::make_member;
 
     fn at(ms: u64) -> Instant {
         Instant::from_nanos(ms * 1_000_000)
-    }
-
-    fn member() -> Member {
-        Member {
-            id: MemberId(1),
-            name: "m".into(),
-            given_name: None,
-            address: std::net::SocketAddr::from(([192, 0, 2, 1], 80)).into(),
-            host: "192.0.2.1".into(),
-            max_connections: None,
-            location: Arc::new(Location::new("l")),
-            zone: None,
-            slot: Arc::new(Slot::new(Weight::ONE)),
-        }
     }
 
     fn report(member: &Member, value: f64, ms: u64) {
@@ -267,7 +253,7 @@ mod tests {
             dampening: 0.5,
             ..Shaping::NONE
         };
-        let member = member();
+        let member = make_member(1);
         assert_eq!(load(&member, &shaping, 0), None);
         report(&member, 8.0, 1000);
         assert_eq!(load(&member, &shaping, 1000), Some(8.0));
@@ -286,7 +272,7 @@ mod tests {
             tolerance: 2.0,
             ..Shaping::NONE
         };
-        let member = member();
+        let member = make_member(1);
         report(&member, 8.0, 1000);
         assert_eq!(load(&member, &shaping, 1000), Some(4.0));
         report(&member, 8.0, 2000);
@@ -299,7 +285,7 @@ mod tests {
             per_balance_load: 0.25,
             ..Shaping::NONE
         };
-        let member = member();
+        let member = make_member(1);
         report(&member, 1.0, 1000);
         member.location.begin_request(Cost::ONE, at(1000));
         member.location.begin_request(Cost::ONE, at(1000));
@@ -315,7 +301,7 @@ mod tests {
             per_balance_load: 1.0,
             ..Shaping::NONE
         };
-        let member = member();
+        let member = make_member(1);
         report(&member, 2.0, 1000);
         assert_eq!(load(&member, &shaping, 1000), Some(2.0));
         (0..4).for_each(|_| member.location.begin_request(Cost::ONE, at(1000)));
@@ -326,7 +312,7 @@ mod tests {
 
     #[test]
     fn the_expected_load_estimates_what_is_not_configured() {
-        let member = member();
+        let member = make_member(1);
         report(&member, 0.5, 1000);
         member.location.begin_request(Cost::ONE, at(1000));
         let settings = GroupSettings::default();

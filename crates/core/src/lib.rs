@@ -34,6 +34,8 @@ mod slot;
 pub mod strategy;
 pub mod tally;
 pub mod terms;
+#[cfg(test)]
+mod testing;
 pub mod time;
 pub mod trace;
 mod trials;

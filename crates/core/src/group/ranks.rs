@@ -92,25 +92,15 @@ fn label<'a>(zones: impl Iterator<Item = Option<&'a str>>) -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use super::*;
-    use crate::load::Location;
-    use crate::member::{MemberId, Slot, Weight};
+    use crate::testing::make_member;
 
     fn members(zones: &[Option<&str>]) -> Vec<Member> {
-        let member = |(id, zone): (usize, &Option<&str>)| Member {
-            id: MemberId(id as u64),
-            name: format!("m{id}").into(),
-            given_name: None,
-            address: std::net::SocketAddr::from(([192, 0, 2, 1], 80)).into(),
-            host: "192.0.2.1".into(),
-            max_connections: None,
-            location: Arc::new(Location::new(format!("l{id}"))),
+        let member = |(id, zone): (u64, &Option<&str>)| Member {
             zone: zone.map(Into::into),
-            slot: Arc::new(Slot::new(Weight::ONE)),
+            ..make_member(id)
         };
-        zones.iter().enumerate().map(member).collect()
+        (0..).zip(zones).map(member).collect()
     }
 
     fn settings(own: Option<&str>, order: &[&str]) -> ZoneSettings {

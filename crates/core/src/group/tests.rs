@@ -11,27 +11,21 @@ use super::*;
 use crate::engines::{MAX_ENGINES, PromptPart, TokenKind};
 use crate::estimate::Moment;
 use crate::latency::{LatencyEnd, Remainder};
-use crate::load::{LoadId, LoadValue, Location};
-use crate::member::{Reason, Slot, Weight};
+use crate::load::{LoadId, LoadValue};
+use crate::member::{Reason, Weight};
 use crate::observe::{Recent, StreamTotals};
 use crate::strategy;
+use crate::testing::make_member;
 
 fn at(ms: u64) -> Instant {
     Instant::from_nanos(ms * 1_000_000)
 }
 
 fn group(members: usize, max_connections: Option<u32>) -> Group {
-    let members: Vec<_> = (0..members)
-        .map(|i| Member {
-            id: MemberId(i as u64),
-            name: format!("m{i}").into(),
-            given_name: None,
-            host: "192.0.2.1".into(),
-            address: std::net::SocketAddr::from(([192, 0, 2, 1], 80)).into(),
+    let members: Vec<_> = (0..members as u64)
+        .map(|id| Member {
             max_connections,
-            location: Arc::new(Location::new(format!("l{i}"))),
-            zone: None,
-            slot: Arc::new(Slot::new(Weight::ONE)),
+            ..make_member(id)
         })
         .collect();
     going_by("random", GroupSettings::default(), members)
