@@ -155,7 +155,7 @@ impl Queue {
         let mut line = self.lock();
         line.call_one();
         if was_awaited {
-            line.settle(1);
+            line.settle_vacancies(1);
         }
     }
 
@@ -225,7 +225,7 @@ impl<Q: Deref<Target = Queue>> QueuePosition<Q> {
     ///
     /// # Errors
     ///
-    /// Those of [`QueuePosition::enter`]; the queue is not full for a request whose key was given less than the last one's.
+    /// The errors of [`QueuePosition::enter`]; the queue is not full for a request whose key was given less than the last one's.
     pub fn enter_with_share(
         queue: Q,
         class: Class,
@@ -245,7 +245,7 @@ impl<Q: Deref<Target = Queue>> QueuePosition<Q> {
                 line.refuse(later.ok_or(QueueRefusal::Full)?);
             }
             // The one that was refused may have had the same key.
-            let start = share.map_or(0, |share| line.shares.take(&share));
+            let start = share.map_or(0, |share| line.shares.count_request(&share));
             line.arrivals += 1;
             let key = (class, start, line.arrivals);
             let looks = line.outstanding == 0;
@@ -302,22 +302,11 @@ impl<Q: Deref<Target = Queue>> QueuePosition<Q> {
             let Some(is_called) = line.seats.get(&key).map(Seat::is_called) else {
                 return (Some(QueueInstruction::Refused), 0);
             };
-            let is_blocked = is_called && line.is_behind_late(key);
+            let is_passed_over = is_called && line.pass_over(key);
             let Some(seat) = line.seats.get_mut(&key) else {
                 return (Some(QueueInstruction::Refused), 0);
             };
-            // Those that came meanwhile are called anew when the last vacancy is settled, this one not.
-            if is_blocked {
-                seat.looks = false;
-                let vacancies = std::mem::take(&mut seat.vacancies);
-                line.called.remove(&key);
-                line.fresh.remove(&key);
-                line.settle(vacancies);
-            }
-            let Some(seat) = line.seats.get_mut(&key) else {
-                return (Some(QueueInstruction::Refused), 0);
-            };
-            if !is_called || is_blocked {
+            if !is_called || is_passed_over {
                 match &mut seat.waker {
                     Some(known) => known.clone_from(waker),
                     none => *none = Some(waker.clone()),
@@ -394,7 +383,7 @@ impl<Q: Deref<Target = Queue>> QueuePosition<Q> {
             seat.is_held = true;
             line.late.insert(self.key);
         }
-        line.settle(vacancies);
+        line.settle_vacancies(vacancies);
     }
 
     fn leave_to_the_next(&mut self, is_held: bool) {

@@ -60,7 +60,7 @@ impl KeyShares {
     }
 
     /// Counts a request that has come, and returns its start.
-    pub(crate) fn take(&mut self, share: &Share) -> u64 {
+    pub(crate) fn count_request(&mut self, share: &Share) -> u64 {
         self.is_used = true;
         let start = self.start_of(share);
         if self.keys.len() >= MOST_KEYS && !self.keys.contains_key(&share.key) {
@@ -114,7 +114,7 @@ mod tests {
     fn a_key_stands_behind_its_own_requests_and_unserved_ones_do_not_count() {
         let mut shares = KeyShares::default();
         let (long, short) = (share(1, 100), share(2, 50));
-        let starts = [long, long, short, short].map(|of| shares.take(&of));
+        let starts = [long, long, short, short].map(|of| shares.count_request(&of));
         assert_eq!(starts, [0, 100, 0, 50]);
         shares.note_served(&long, 0);
         shares.note_served(&short, 0);
@@ -123,7 +123,7 @@ mod tests {
         assert_eq!(shares.start_of(&long), 200);
         shares.give_back(&long, 100);
         assert_eq!(shares.start_of(&long), 100, "the client has given up");
-        shares.take(&share(3, 1000));
+        shares.count_request(&share(3, 1000));
         shares.note_served(&share(3, 1000), 500);
         assert_eq!(shares.start_of(&short), 500, "what is long ago is over");
     }
@@ -132,7 +132,10 @@ mod tests {
     fn the_places_of_a_key_stay_in_order_when_an_earlier_request_gives_up() {
         let mut shares = KeyShares::default();
         let long = share(1, 100);
-        assert_eq!([0, 1, 2].map(|_| shares.take(&long)), [0, 100, 200]);
+        assert_eq!(
+            [0, 1, 2].map(|_| shares.count_request(&long)),
+            [0, 100, 200]
+        );
         shares.give_back(&long, 0);
         assert_eq!(shares.start_of(&long), 300);
         shares.give_back(&long, 200);
@@ -146,14 +149,14 @@ mod tests {
         let mut shares = KeyShares::default();
         let of = |key| share(key, u32::MAX);
         for key in 0..3 * MOST_KEYS as u64 {
-            shares.take(&of(key));
+            shares.count_request(&of(key));
         }
         assert_eq!(shares.keys.len(), MOST_KEYS);
         for key in 0..MOST_KEYS as u64 {
             shares.note_served(&of(key), u64::from(u32::MAX));
         }
         shares.note_served(&of(0), u64::MAX);
-        shares.take(&share(u64::MAX, 1));
+        shares.count_request(&share(u64::MAX, 1));
         assert!(shares.keys.len() <= 2);
     }
 }

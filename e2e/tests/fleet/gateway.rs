@@ -185,7 +185,7 @@ pub(crate) fn start(cluster: &Cluster, config: &str) -> Balancer {
 }
 
 /// Asks for a host at an address: the status, and the body.
-pub(crate) fn ask(at: SocketAddr, host: &str) -> (String, String) {
+pub(crate) fn ask_gateway(at: SocketAddr, host: &str) -> (String, String) {
     let answer = try_curl(&[
         "-w",
         "\n%{http_code}",
@@ -200,7 +200,7 @@ pub(crate) fn ask(at: SocketAddr, host: &str) -> (String, String) {
 
 pub(crate) fn wait_for_answer(at: SocketAddr, host: &str, wanted: (&str, &str)) {
     wait_until(&format!("{host} at {at} answers {wanted:?}"), || {
-        let (code, body) = ask(at, host);
+        let (code, body) = ask_gateway(at, host);
         code == wanted.0 && (wanted.1.is_empty() || body == wanted.1)
     });
 }
@@ -237,7 +237,7 @@ fn a_gateway_serves_its_routes() {
     wait_for_answer(at, "a.example", ("200", "a"));
     let accepted = ("Accepted", "True", "Accepted");
     cluster.wait_for_condition(&format!("{ROUTES}/a"), "/parents/0", accepted);
-    assert_eq!(ask(at, "b.example").0, "404");
+    assert_eq!(ask_gateway(at, "b.example").0, "404");
     wait_until("the route is counted", || {
         let status = cluster.server.get_object(&front).unwrap()["status"].clone();
         status["listeners"][0]["attachedRoutes"] == 1
@@ -261,7 +261,7 @@ fn a_gateway_serves_its_routes() {
         "/parents/0",
         ("Accepted", "False", "UnsupportedValue"),
     );
-    assert_eq!(ask(at, "a.example"), ("200".into(), "a".into()));
+    assert_eq!(ask_gateway(at, "a.example"), ("200".into(), "a".into()));
     // The configuration refuses the name of a cookie: only this route is left out.
     let bound = json!({ "sessionPersistence": { "sessionName": "a b" }, "backendRefs": [{ "name": "a", "port": 80 }] });
     cluster.route("bound", "bound.example", bound);
@@ -274,8 +274,8 @@ fn a_gateway_serves_its_routes() {
     // A wildcard covers any number of labels.
     cluster.route("wild", "*.wild.example", to_service("a"));
     wait_for_answer(at, "x.y.wild.example", ("200", "a"));
-    assert_eq!(ask(at, "a.example"), ("200".into(), "a".into()));
-    assert_eq!(ask(at, "wild.example").0, "404");
+    assert_eq!(ask_gateway(at, "a.example"), ("200".into(), "a".into()));
+    assert_eq!(ask_gateway(at, "wild.example").0, "404");
     // The service comes later.
     cluster.serve("nothing", &b);
     wait_for_answer(at, "lost.example", ("200", "b"));
@@ -298,28 +298,28 @@ fn a_gateway_serves_its_routes() {
         "/listeners/0",
         ("Accepted", "False", "PortUnavailable"),
     );
-    assert_eq!(ask(at, "a.example"), ("200".into(), "a".into()));
+    assert_eq!(ask_gateway(at, "a.example"), ("200".into(), "a".into()));
     cluster.delete(GATEWAYS, "taken");
 
     // A restart serves from the start; an upgrade and a lost API server change nothing.
     let mut balancer = balancer.replace(&config);
     let rule = balancer.address(&format!("kubernetes.{port}"));
     assert_eq!(rule, at);
-    assert_eq!(ask(at, "a.example"), ("200".into(), "a".into()));
+    assert_eq!(ask_gateway(at, "a.example"), ("200".into(), "a".into()));
     cluster.server.kill();
     wait_until("the balancer notes that the server is away", || {
         let series = "evenkeel_gateway_up{kind=\"HTTPRoute\"}";
         balancer.read_metric(series) == Some(0.0)
     });
-    assert_eq!(ask(at, "a.example"), ("200".into(), "a".into()));
+    assert_eq!(ask_gateway(at, "a.example"), ("200".into(), "a".into()));
     balancer.upgrade().unwrap();
-    assert_eq!(ask(at, "a.example"), ("200".into(), "a".into()));
+    assert_eq!(ask_gateway(at, "a.example"), ("200".into(), "a".into()));
     balancer.reconfigure(&format!("# other\n{config}"));
-    assert_eq!(ask(at, "a.example"), ("200".into(), "a".into()));
+    assert_eq!(ask_gateway(at, "a.example"), ("200".into(), "a".into()));
     cluster.server.run();
     cluster.delete(ROUTES, "a");
     wait_for_answer(at, "a.example", ("404", ""));
-    assert_eq!(ask(at, "lost.example"), ("200".into(), "b".into()));
+    assert_eq!(ask_gateway(at, "lost.example"), ("200".into(), "b".into()));
     let kinds = balancer.admin_json("/v1/kubernetes/kinds");
     assert_eq!(kinds.as_array().unwrap().len(), 11, "{kinds}");
     // Documented metrics are there.
@@ -335,7 +335,9 @@ fn a_gateway_serves_its_routes() {
     // Without the controller nobody serves there.
     let without = config.split("[kubernetes.gateway]").next().unwrap();
     balancer.reconfigure(without);
-    wait_until("the port is closed", || ask(at, "a.example").0 == "000");
+    wait_until("the port is closed", || {
+        ask_gateway(at, "a.example").0 == "000"
+    });
 }
 
 #[test]
@@ -415,7 +417,7 @@ fn certificates_come_from_secrets_and_connections_go_by_port() {
     balancer = balancer.replace(&config);
     balancer.upgrade().unwrap();
     assert!(serves("two"));
-    assert_eq!(ask(tcp, "any.example"), ("200".into(), "a".into()));
+    assert_eq!(ask_gateway(tcp, "any.example"), ("200".into(), "a".into()));
     let shown = run_curl(&[&format!(
         "http://{}/v1/certificates",
         balancer.admin_address()

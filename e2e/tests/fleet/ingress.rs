@@ -9,7 +9,7 @@ use evenkeel_e2e::tls::{Key, make_certificate};
 use evenkeel_e2e::wait_until;
 use serde_json::{Value, json};
 
-use crate::gateway::{Cluster, ask, config, start, wait_for_answer};
+use crate::gateway::{Cluster, ask_gateway, config, start, wait_for_answer};
 
 const INGRESSES: &str = "/apis/networking.k8s.io/v1/namespaces/shop/ingresses";
 const EVENTS: &str = "/api/v1/namespaces/shop/events";
@@ -109,7 +109,7 @@ fn an_ingress_is_served_with_its_annotations() {
     web["spec"]["tls"] = json!([{ "hosts": ["a.example"], "secretName": "certificate" }]);
     cluster.create(INGRESSES, web.clone());
     wait_for_answer(at, "a.example", ("200", "a"));
-    assert_eq!(ask(at, "b.example").0, "404");
+    assert_eq!(ask_gateway(at, "b.example").0, "404");
     let path = format!("{INGRESSES}/web");
     let addresses = json!([{ "ip": "192.0.2.10" }]);
     wait_until("the status has the address", || {
@@ -165,7 +165,7 @@ fn an_ingress_is_served_with_its_annotations() {
             .any(|(reason, _)| reason == "Ignored")
     });
     assert_eq!(events(&cluster, "shut").len(), 2);
-    assert_eq!(ask(at, "b.example"), ("200".into(), "b".into()));
+    assert_eq!(ask_gateway(at, "b.example"), ("200".into(), "b".into()));
     assert!(
         balancer.log().contains("Ingress shop/shut: Closed"),
         "{}",
@@ -174,7 +174,7 @@ fn an_ingress_is_served_with_its_annotations() {
 
     // The next process serves Ingresses from the start, and does not repeat the event.
     let balancer = balancer.replace(&config);
-    assert_eq!(ask(at, "b.example"), ("200".into(), "b".into()));
+    assert_eq!(ask_gateway(at, "b.example"), ("200".into(), "b".into()));
     wait_until("the next process follows all kinds", || {
         let kinds = balancer.admin_json("/v1/kubernetes/kinds");
         kinds.as_array().is_some_and(|kinds| kinds.len() == 13)

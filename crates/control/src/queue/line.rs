@@ -85,9 +85,21 @@ impl Line {
         self.is_overloaded && !self.shares.is_used()
     }
 
-    /// True if a request that keeps its turn stands before `key`.
-    pub(super) fn is_behind_late(&self, key: Key) -> bool {
-        self.late.first().is_some_and(|first| *first < key)
+    /// Takes the call of a request back, if one that keeps its turn stands before it. Returns true if that is so.
+    pub(super) fn pass_over(&mut self, key: Key) -> bool {
+        if self.late.first().is_none_or(|first| *first >= key) {
+            return false;
+        }
+        let Some(seat) = self.seats.get_mut(&key) else {
+            return false;
+        };
+        seat.looks = false;
+        let vacancies = std::mem::take(&mut seat.vacancies);
+        // Those that came meanwhile are called anew when the last vacancy is settled, this one not.
+        self.called.remove(&key);
+        self.fresh.remove(&key);
+        self.settle_vacancies(vacancies);
+        true
     }
 
     /// Returns the requests that wait after `last`, or all, in the order in which they are served.
@@ -132,11 +144,11 @@ impl Line {
         };
         let first = first_idle.or_else(|| self.in_order(None).next());
         if let Some(key) = first {
-            self.tell(key, 1);
+            self.tell_vacancies(key, 1);
         }
     }
 
-    pub(super) fn tell(&mut self, key: Key, vacancies: usize) {
+    pub(super) fn tell_vacancies(&mut self, key: Key, vacancies: usize) {
         if let Some(seat) = self.seats.get_mut(&key) {
             seat.vacancies += vacancies;
             self.called.insert(key);
@@ -150,15 +162,15 @@ impl Line {
         if left > 0 {
             let next = self.in_order(Some(key)).next();
             if let Some(next) = next {
-                self.tell(next, left);
+                self.tell_vacancies(next, left);
             }
         }
-        self.settle(vacancies);
+        self.settle_vacancies(vacancies);
     }
 
     /// Notes that this number of vacancies is no longer outstanding. After the last vacancy, the
     /// requests that came meanwhile look.
-    pub(super) fn settle(&mut self, vacancies: usize) {
+    pub(super) fn settle_vacancies(&mut self, vacancies: usize) {
         self.outstanding = self.outstanding.saturating_sub(vacancies);
         if self.outstanding == 0 {
             self.skipped.clear();

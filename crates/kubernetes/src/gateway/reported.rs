@@ -22,7 +22,7 @@ pub(crate) struct ReportedStatus {
 
 impl ReportedStatus {
     /// Reads the status of an object.
-    pub(crate) fn read(object: &Value) -> Self {
+    pub(crate) fn read_from(object: &Value) -> Self {
         let metadata = object.get("metadata");
         let field = |key: &str| metadata.and_then(|of| of.get(key));
         let version = field("resourceVersion").and_then(Value::as_str);
@@ -100,7 +100,7 @@ mod tests {
         let mut put = |version: &str| {
             let mut object = object();
             object["metadata"]["resourceVersion"] = version.into();
-            let status = ReportedStatus::read(&object);
+            let status = ReportedStatus::read_from(&object);
             all.put(Kind::HttpRoute, &name, status)
         };
         assert!(put("1") && !put("1") && put("2"));

@@ -301,7 +301,9 @@ impl KindStore {
     /// Puts an object into the world. An object that cannot be read harms nobody else: the one that was known stays.
     fn put_object(&self, name: &str, object: Value) -> bool {
         let kind = self.kind;
-        let reported = kind.has_status().then(|| ReportedStatus::read(&object));
+        let reported = kind
+            .has_status()
+            .then(|| ReportedStatus::read_from(&object));
         let mut state = self.world.state.lock();
         let is_changed = match state.objects.put(kind, object) {
             Ok(is_changed) => is_changed,
