@@ -3,8 +3,8 @@
 pub mod config;
 
 use evenkeel_manager::status::{
-    ClassStatus, ClusterStatus, GroupStatus, LocationStatus, RuleLimitStatus, RuleStatus, Status,
-    ZoneStatus,
+    ClassStatus, ClusterStatus, GroupStatus, InterfaceStatus, LocationStatus, RuleLimitStatus,
+    RuleStatus, Status, ZoneStatus,
 };
 use evenkeel_manager::text;
 use serde::Serialize;
@@ -172,14 +172,31 @@ fn status(status: &Status) -> String {
     let restart = status.needs_restart.iter();
     let restart: String = restart.map(|what| format!("\n{what}")).collect();
     format!(
-        "configuration {}{reload}{restart}\n\n{}\n{}{}{clusters}{}{}",
+        "configuration {}{reload}{restart}\n\n{}\n{}{}{}{clusters}{}{}",
         status.generation,
         rule_table(&status.rules),
+        interface_table(&status.xdp_interfaces),
         limit_table(&status.rules),
         zone_table(&status.groups),
         member_tables(status),
         format_refused(&status.groups)
     )
+}
+
+/// Returns the interfaces for native XDP, if the configuration names any.
+fn interface_table(interfaces: &[InterfaceStatus]) -> String {
+    if interfaces.is_empty() {
+        return String::new();
+    }
+    let row = |interface: &InterfaceStatus| {
+        vec![
+            interface.name.clone(),
+            interface.program.clone(),
+            interface.reason.clone().unwrap_or_default(),
+        ]
+    };
+    let names = ["INTERFACE", "FORWARDS", "REASON"];
+    text::format_table(&names, interfaces.iter().map(row)) + "\n"
 }
 
 /// Addresses that are no members though somebody named them, a line each.

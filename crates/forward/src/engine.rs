@@ -30,6 +30,7 @@ use crate::records::{Records, Target};
 use crate::rule_counts::count_rule;
 use crate::status::{ForwardStatus, ForwardedMember};
 use crate::terms::{Buffers, find_forwardable, find_terms, free_terms, hash_name};
+use crate::xdp::XdpInterfaces;
 
 /// Time between two comparisons of tickets and counts with the table.
 const SWEEP: Duration = Duration::from_secs(1);
@@ -129,6 +130,7 @@ pub(crate) struct Engine {
     /// Number of the last sweep.
     sweep: u32,
     interfaces: usize,
+    pub(crate) xdp: XdpInterfaces,
     connections: usize,
     nat: Nat,
     /// Connections in programs of other versions.
@@ -181,6 +183,7 @@ impl Engine {
             swept: None,
             sweep: 0,
             interfaces: 0,
+            xdp: XdpInterfaces::default(),
             connections: 0,
             nat: Nat::default(),
             left_before: 0,
@@ -251,6 +254,7 @@ impl Engine {
         }
         if is_due {
             self.interfaces = self.forwarder.attach(&kernel::list_interfaces()?)?;
+            self.xdp.attach(&mut self.forwarder)?;
             self.sweep(rules, now)?;
             self.end_other_layouts(rules)?;
             self.swept = Some(now);
@@ -567,6 +571,7 @@ impl Engine {
     /// Fills in what the kernel does.
     pub(crate) fn fill_status(&self, status: &mut ForwardStatus, rules: &[PlannedRule]) {
         status.interfaces = self.interfaces;
+        status.xdp_interfaces = self.xdp.describe();
         status.connections = self.connections;
         status.table_size = self.forwarder.read_capacity().unwrap_or(0);
         status.lost_records = self.records.count_lost();

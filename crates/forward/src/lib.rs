@@ -27,6 +27,8 @@ mod status;
 mod subsystem;
 #[cfg(feature = "bpf")]
 mod terms;
+#[cfg(feature = "bpf")]
+mod xdp;
 
 pub use status::{ForwardStatus, ForwardedMember, ForwardedRule};
 pub use subsystem::Forwarding;

@@ -17,6 +17,9 @@ impl Engine {
     }
 
     /// Does nothing.
+    pub(crate) fn set_xdp_interfaces(&mut self, _names: &[String]) {}
+
+    /// Does nothing.
     pub(crate) fn set_log(&mut self, _log: Option<AccessLog>) {}
 
     /// Does nothing.

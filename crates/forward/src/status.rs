@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use evenkeel_manager::status::InterfaceStatus;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -16,6 +17,8 @@ pub struct ForwardStatus {
     pub reason: Option<String>,
     /// Number of interfaces with the program.
     pub interfaces: usize,
+    /// Interfaces of `kernel_forwarding.xdp_interfaces`.
+    pub xdp_interfaces: Vec<InterfaceStatus>,
     /// Connections in the kernel's table, with those that have ended lately.
     pub connections: usize,
     /// Number of connections that the kernel's table has room for.

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use evenkeel_config::KernelForwarding;
 use evenkeel_manager::endpoint::Endpoint;
 use evenkeel_manager::exposition::{Exposition, Type};
 use evenkeel_manager::handover::Handover;
@@ -49,6 +50,8 @@ struct Inner {
 #[derive(Debug, Default)]
 struct State {
     rules: Vec<PlannedRule>,
+    /// Interfaces for native XDP.
+    xdp_interfaces: Vec<String>,
     mode: Mode,
     /// True while the thread runs.
     is_running: bool,
@@ -199,7 +202,7 @@ impl Thread {
                 Err(error) => self.fall_back(error),
             }
         }
-        self.follow_log();
+        self.follow_state();
         if let Some(engine) = &mut self.engine {
             match engine.run_round(rules) {
                 Ok(()) => {
@@ -223,9 +226,12 @@ impl Thread {
         self.publish(rules);
     }
 
-    /// Gives the program the access log, if the log has changed.
-    fn follow_log(&mut self) {
+    /// Gives the program the interfaces for XDP, and the access log, if the log has changed.
+    fn follow_state(&mut self) {
         let state = self.inner.state.lock();
+        if let Some(engine) = &mut self.engine {
+            engine.set_xdp_interfaces(&state.xdp_interfaces);
+        }
         if let Some(engine) = &mut self.engine
             && self.log_changes != Some(state.log_changes)
         {
@@ -277,9 +283,13 @@ impl Subsystem for Forwarding {
         if !rules.is_empty() {
             self.start_thread()?;
         }
+        let settings = next.section::<KernelForwarding>();
+        let xdp_interfaces = settings.map_or_else(Vec::new, |all| all.xdp_interfaces.clone());
         let inner = Arc::clone(&self.inner);
         Ok(Box::new(move || {
-            inner.state.lock().rules = rules;
+            let mut state = inner.state.lock();
+            (state.rules, state.xdp_interfaces) = (rules, xdp_interfaces);
+            drop(state);
             inner.changed.notify_all();
         }))
     }
@@ -302,6 +312,7 @@ impl Subsystem for Forwarding {
 
     fn status(&self, status: &mut Status) {
         let own = self.inner.status.lock();
+        status.xdp_interfaces.clone_from(&own.xdp_interfaces);
         for rule in &mut status.rules {
             if own.rules.contains(&rule.name) {
                 rule.forward = Some(match &own.reason {

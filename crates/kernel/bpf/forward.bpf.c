@@ -176,6 +176,7 @@ enum evk_outcome {
 	ERRORS,		  /* errors of ICMP, sent to the side that they are for */
 	PASSED_RATE,	  /* too many connections of this source are not confirmed */
 	PASSED_PORTS,	  /* full NAT: no free port towards the member */
+	BY_XDP,		  /* forwarded by native XDP: counted above, too */
 	OUTCOMES,
 };
 
@@ -1834,6 +1835,8 @@ int evk_forward(struct __sk_buff *skb)
 		return forward_error(skb, is6);
 	return payload == IPPROTO_TCP || (is6 && is_extension(payload)) ? forward_tcp(skb, is6) : TC_ACT_UNSPEC;
 }
+
+#include "xdp.bpf.h"
 
 /* Chooses a seat of a group without a packet: for tests. */
 struct evk_question {

@@ -134,6 +134,7 @@ impl Manager {
             negotiator: Vec::new(),
             clusters: Vec::new(),
             limits: None,
+            xdp_interfaces: Vec::new(),
         };
         drop(owned);
         self.subsystems().status(&mut status);

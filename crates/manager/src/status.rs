@@ -42,9 +42,23 @@ pub struct Status {
     /// Clusters that clients negotiate for, in the order of the file.
     #[serde(default)]
     pub clusters: Vec<ClusterStatus>,
+    /// Network interfaces that the configuration names for native XDP, with what forwards there.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub xdp_interfaces: Vec<InterfaceStatus>,
     /// Shares of open files and memory; `null` if nobody listens for rules.
     #[serde(default)]
     pub limits: Option<LimitsStatus>,
+}
+
+/// Network interface at which the kernel is to forward by native XDP.
+#[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
+pub struct InterfaceStatus {
+    /// Name of the interface.
+    pub name: String,
+    /// `xdp`, or `tc` if native XDP cannot be had there.
+    pub program: String,
+    /// Reason why tc alone forwards there.
+    pub reason: Option<String>,
 }
 
 /// Resources that the process may use, and those that are kept back.

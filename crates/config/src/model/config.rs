@@ -12,6 +12,7 @@ use super::corba::{self, Corba};
 use super::dns::{self, Dns};
 use super::fleet::{self, Fleet};
 use super::group::{self, GroupConfig};
+use super::kernel_forwarding::{self, KernelForwarding};
 use super::kubernetes::{self, Kubernetes};
 use super::location::{self, LocationConfig};
 use super::log_format::LogFormat;
@@ -55,6 +56,8 @@ section! {
         dns: Dns = Dns::default(),
         /// Access to the API server of Kubernetes; `None` if nobody needs the server.
         kubernetes: Option<Kubernetes> = None,
+        /// Settings of forwarding in the kernel.
+        kernel_forwarding: KernelForwarding = KernelForwarding::default(),
         /// The other balancers; `None` is none.
         fleet: Option<Fleet> = None,
         /// Rules, in the order of the file. Names are unique.
@@ -217,6 +220,7 @@ pub(crate) fn describe_tables() -> Vec<TableDoc> {
     ];
     tables.extend(kubernetes::describe_tables());
     tables.extend([
+        kernel_forwarding::describe_table(),
         fleet::describe_table(),
         TableDoc::new("[access_log]", "The access log.", access_log),
         tracing::describe_table(),

@@ -31,6 +31,7 @@ pub(crate) mod hedge;
 pub(crate) mod http_options;
 pub(crate) mod inference;
 pub(crate) mod ingress;
+pub(crate) mod kernel_forwarding;
 pub mod kind;
 pub(crate) mod kubernetes;
 mod kubernetes_names;

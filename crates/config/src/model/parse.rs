@@ -10,6 +10,7 @@ use super::cross_checks::{
     warn_of_loops, warn_of_one_location, warn_of_shared_loads,
 };
 use super::group::GroupConfig;
+use super::kernel_forwarding;
 use super::listeners::Listeners;
 use super::location::{self, Placed};
 use super::node::{self, Node};
@@ -181,6 +182,7 @@ pub(super) fn read_with(
         None => draft.read_groups(&mut top, &defaults, report),
     }
     draft.read_rules(&mut top, &defaults, parts, report);
+    draft.config.kernel_forwarding = kernel_forwarding::read(&mut top, &draft.config.rules, report);
     draft.check_users(report);
     draft.place_groups(&mut top, &defaults, report);
     draft.resolve_groups(report);

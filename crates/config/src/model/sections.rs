@@ -75,6 +75,7 @@ impl Config {
             .with(self.admin.as_ref())
             .with(self.broker.as_ref())
             .with(self.fleet.as_ref())
+            .with(Some(&self.kernel_forwarding))
             .with(self.kubernetes.as_ref())
             .with(self.negotiator.as_ref())
             .with(Some(&self.clusters))

@@ -125,7 +125,14 @@ pub(crate) fn add_file<'t>(
 }
 
 /// Sections that only the file of a balancer can have, and no text that it shares with others.
-const LOCAL: [&str; 5] = ["store", "node", "process", "admin", INCLUDE];
+const LOCAL: [&str; 6] = [
+    "store",
+    "node",
+    "process",
+    "kernel_forwarding",
+    "admin",
+    INCLUDE,
+];
 
 /// Adds what is shared with other balancers to `document`.
 pub(crate) fn add_shared<'t>(

@@ -8,9 +8,10 @@ use std::time::Duration;
 
 use libbpf_rs::query::ProgInfoIter;
 use libbpf_rs::{TC_INGRESS, TcHook, TcHookBuilder};
-use nix::net::if_::if_nameindex;
+use nix::net::if_::{if_indextoname, if_nameindex};
 
 use super::place::{HANDLE, Place, lock};
+use super::xdp;
 use crate::bpf::{self, BpfError, failed_to};
 
 /// Most layouts whose filters are looked for: newer versions than this one may have left a filter, too.
@@ -40,6 +41,8 @@ pub struct Detachment {
     /// Places with their locks.
     held: Vec<(Place, File)>,
     filters: Vec<Filter>,
+    /// Numbers of interfaces with the program for native XDP.
+    with_xdp: Vec<u32>,
     /// Descriptor for hooks, which need one of a program only to attach the program.
     namespace: File,
     others: Vec<PathBuf>,
@@ -80,6 +83,7 @@ impl Detachment {
         let mut found = Detachment {
             held,
             filters: Vec::new(),
+            with_xdp: xdp::list_attached(),
             namespace,
             others: others.iter().map(Place::folder).collect(),
         };
@@ -89,7 +93,7 @@ impl Detachment {
 
     /// True if there is no program and no map.
     pub fn is_empty(&self) -> bool {
-        self.held.is_empty() && self.filters.is_empty()
+        self.held.is_empty() && self.filters.is_empty() && self.with_xdp.is_empty()
     }
 
     /// Returns the folders of other network namespaces, which stay.
@@ -169,6 +173,12 @@ impl Detachment {
                 }
             }
         }
+        for &interface in &self.with_xdp {
+            match xdp::detach(interface) {
+                Ok(()) => removed.interfaces.extend(find_name(interface)),
+                Err(error) => failure = Some(error),
+            }
+        }
         for (place, _) in &self.held {
             match place.clear() {
                 Ok(()) => removed.folders.push(place.folder()),
@@ -216,6 +226,12 @@ impl Detachment {
         }
         Ok(found)
     }
+}
+
+/// Returns the name of an interface; `None` if it is gone.
+fn find_name(interface: u32) -> Option<String> {
+    let name = if_indextoname(interface).ok()?;
+    Some(name.to_string_lossy().into_owned())
 }
 
 /// Says who holds the maps of a place.

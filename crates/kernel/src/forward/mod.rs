@@ -11,6 +11,7 @@ mod place;
 mod table;
 #[cfg(test)]
 mod tests;
+mod xdp;
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -36,6 +37,8 @@ pub use self::nat::{find_nat_ports, find_source};
 pub use self::place::Place;
 use self::place::{HANDLE, lock, unpin};
 use self::table::read_table;
+use self::xdp::XdpPlaces;
+pub use self::xdp::XdpStates;
 use crate::bpf::{self, BpfError, failed_to};
 pub use layout::{
     Candidate, Connection, Counts, Decision, End, Event, GROUP_SEATS, GroupTerms, Listener,
@@ -73,7 +76,7 @@ const PINNED: [&str; 13] = [
 ];
 
 /// Kinds of packets, in the order of `enum evk_outcome`: a name for scripts, and the meaning of each.
-pub const OUTCOMES: [(&str, &str); 15] = [
+pub const OUTCOMES: [(&str, &str); 16] = [
     ("to_member", "forwarded to members"),
     ("to_client", "forwarded to clients"),
     (
@@ -125,6 +128,10 @@ pub const OUTCOMES: [(&str, &str); 15] = [
         "proxied_ports",
         "left to the proxy: connections with `return_path = \"nat\"` for which no port towards the member was free",
     ),
+    (
+        "by_xdp",
+        "of those forwarded: by native XDP, before the system has looked at the packet",
+    ),
 ];
 
 /// The program in the kernel, with its maps. Programs and connections stay when this is dropped.
@@ -135,6 +142,7 @@ pub struct Forwarder {
     events: Arc<Mutex<Vec<Event>>>,
     decisions: Arc<Mutex<Vec<Decision>>>,
     interfaces: BTreeSet<u32>,
+    xdp: XdpPlaces,
     /// Held while the process writes the maps.
     _lock: File,
 }
@@ -250,6 +258,7 @@ impl Forwarder {
             events,
             decisions,
             interfaces: BTreeSet::new(),
+            xdp: XdpPlaces::default(),
             _lock: lock,
         };
         let room = forwarder.read_capacity()?;
@@ -282,6 +291,16 @@ impl Forwarder {
         Ok(self.interfaces.len())
     }
 
+    /// Puts the program for native XDP on the interfaces with these names that have the program of tc, and takes it from
+    /// others. Returns the state of each name.
+    ///
+    /// # Errors
+    ///
+    /// The kernel refuses to write a map, or to take a program away.
+    pub fn attach_xdp(&mut self, names: &[String]) -> Result<XdpStates, BpfError> {
+        self.xdp.attach(&self.object, names, &self.interfaces)
+    }
+
     fn hook(&self, interface: u32) -> Result<TcHook, BpfError> {
         let mut programs = self.object.progs();
         let program = programs.find(|program| program.name() == "evk_forward");
@@ -299,6 +318,7 @@ impl Forwarder {
     ///
     /// The kernel refuses, or a file cannot be removed.
     pub fn detach(mut self) -> Result<(), BpfError> {
+        self.xdp.detach();
         for interface in mem::take(&mut self.interfaces) {
             // The interface may be gone.
             let _ = self.hook(interface)?.detach();

@@ -21,6 +21,7 @@ mod places;
 mod resets;
 mod retries;
 mod sources;
+mod xdp;
 
 use packets::{SYN, Segment};
 

@@ -9,7 +9,7 @@ const PORTS: NatPorts = NatPorts {
 };
 
 /// Options of a SYN of Linux: largest segment, selective acknowledgements, timestamps, window scale.
-fn write_options(ours: u32, theirs: u32) -> Vec<u8> {
+pub(super) fn write_options(ours: u32, theirs: u32) -> Vec<u8> {
     let mut options = vec![2, 4, 5, 180, 4, 2, 8, 10];
     options.extend(ours.to_be_bytes());
     options.extend(theirs.to_be_bytes());
@@ -18,7 +18,7 @@ fn write_options(ours: u32, theirs: u32) -> Vec<u8> {
 }
 
 /// Returns both timestamps of options.
-fn read_timestamps(options: &[u8]) -> (u32, u32) {
+pub(super) fn read_timestamps(options: &[u8]) -> (u32, u32) {
     let at = options.windows(2).position(|two| two == [8, 10]).unwrap() + 2;
     let number = |at: usize| u32::from_be_bytes(*options[at..].first_chunk().unwrap());
     (number(at), number(at + 4))

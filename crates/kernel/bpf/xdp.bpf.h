@@ -1,0 +1,237 @@
+/* Native XDP: forwards packets in the middle of connections at the driver, before the system has made a structure for the
+ * packet. All others continue to evk_forward on the same interface: SYNs, ends, resets, confirmations, first answers, errors
+ * of ICMP, and packets of which this program cannot tell the checksum. Both programs have the same tables. */
+
+/* Interfaces that packets may be sent to from here, written by the balancer. */
+struct {
+	__uint(type, BPF_MAP_TYPE_DEVMAP_HASH);
+	__uint(max_entries, 1024);
+	__type(key, __u32);
+	__type(value, __u32);
+} evk_targets SEC(".maps");
+
+/* Words of a packet that the checksum of TCP covers and that may change here. */
+struct evk_words {
+	struct evk_ip from, to;
+	__be16 ports[2];
+	__be32 timestamps[2];
+	__be32 zero;
+};
+
+/* Options that begin with two fillers and timestamps, as systems write them (RFC 7323, appendix A). */
+#define USUAL_OPTIONS bpf_htonl(1 << 24 | 1 << 16 | TIMESTAMPS << 8 | TIMESTAMPS_LENGTH)
+
+/* Folds a sum into the 16 bits of a checksum. */
+static __always_inline __u16 fold(__s64 sum)
+{
+	__u32 folded = sum;
+	folded = (folded & 0xffff) + (folded >> 16);
+	return (folded & 0xffff) + (folded >> 16);
+}
+
+/* Reads the headers of a packet. Returns -1 if it is no packet of TCP, or one that the other program must look at. */
+static __always_inline int read_xdp(void *data, void *end, struct headers *head, int is6)
+{
+	__u32 tcp_at = is6 ? ETH_HLEN + 40 : ETH_HLEN + 20, length;
+	if (data + tcp_at + 20 > end)
+		return -1;
+	if (is6) {
+		struct ipv6hdr *ip = data + IP_AT;
+		if (ip->version != 6 || ip->hop_limit <= 1 || ip->nexthdr != IPPROTO_TCP)
+			return -1;
+		copy_ipv6(&head->from.ip, &ip->saddr);
+		copy_ipv6(&head->to.ip, &ip->daddr);
+		if (!is_ipv6(&head->from.ip) || !is_ipv6(&head->to.ip))
+			return -1;
+		head->is_ipv6 = 1;
+		head->tos = bpf_ntohl(*(__be32 *)ip) >> 20;
+		length = bpf_ntohs(ip->payload_len);
+	} else {
+		struct iphdr *ip = data + IP_AT;
+		if (ip->version != 4 || ip->ihl != 5 || ip->ttl <= 1 || ip->protocol != IPPROTO_TCP ||
+		    ip->frag_off & bpf_htons(0x3fff) || bpf_ntohs(ip->tot_len) < 40)
+			return -1;
+		map_ipv4(&head->from.ip, ip->saddr);
+		map_ipv4(&head->to.ip, ip->daddr);
+		head->tos = ip->tos;
+		length = bpf_ntohs(ip->tot_len) - 20;
+	}
+	struct tcphdr *tcp = data + tcp_at;
+	__u32 offset = tcp->doff * 4;
+	if (offset < 20 || length < offset || length > (__u64)(end - data) - tcp_at)
+		return -1;
+	if (tcp->syn || tcp->fin || tcp->rst || !tcp->ack)
+		return -1;
+	head->from.port = tcp->source;
+	head->to.port = tcp->dest;
+	head->payload = length - offset;
+	head->options_length = offset - 20;
+	head->sequence = bpf_ntohl(tcp->seq);
+	head->answered = bpf_ntohl(tcp->ack_seq);
+	head->ack = 1;
+	/* A sender on this machine, as in a container, may leave the rest of the checksum to the interface: then the
+	 * packet has the sum of the pseudo-header. The other program keeps that. */
+	struct pseudo_header pseudo = {
+		.from = head->from.ip,
+		.to = head->to.ip,
+		.length = bpf_htonl(length),
+		.zero = bpf_htonl(IPPROTO_TCP),
+	};
+	if (fold(bpf_csum_diff(0, 0, (void *)&pseudo, sizeof(pseudo), 0)) == tcp->check)
+		return -1;
+	return 0;
+}
+
+/* True if a packet is one of the middle of a connection: nothing of it is news for the balancer. */
+static __always_inline int is_in_middle(const struct evk_connection *connection, const struct headers *head,
+					int is_of_client)
+{
+	__u32 flags = connection->flags;
+	if ((flags & (ESTABLISHED | CONFIRMED | CLOSED)) != (ESTABLISHED | CONFIRMED))
+		return 0;
+	return is_of_client || !head->payload || flags & ANSWERED;
+}
+
+/* Finds the interface and the neighbour for a packet of this length. Returns -1 if the other program must do it. */
+static __always_inline int find_neighbour(struct xdp_md *xdp, struct bpf_fib_lookup *fib, const struct evk_words *words,
+					  const struct headers *head)
+{
+	__builtin_memset(fib, 0, sizeof(*fib));
+	fib->l4_protocol = IPPROTO_TCP;
+	fib->ifindex = xdp->ingress_ifindex;
+	fib->tot_len = 20 + head->options_length + head->payload + (head->is_ipv6 ? 40 : 20);
+	if (head->is_ipv6) {
+		fib->family = AF_INET6;
+		fib->flowinfo = bpf_htonl((__u32)head->tos << 20);
+		__builtin_memcpy(fib->ipv6_src, &words->from, sizeof(words->from));
+		__builtin_memcpy(fib->ipv6_dst, &words->to, sizeof(words->to));
+	} else {
+		fib->family = AF_INET;
+		fib->tos = head->tos;
+		fib->ipv4_src = words->from.word[3];
+		fib->ipv4_dst = words->to.word[3];
+	}
+	if (bpf_fib_lookup(xdp, fib, sizeof(*fib), 0) != BPF_FIB_LKUP_RET_SUCCESS)
+		return -1;
+	__u32 target = fib->ifindex;
+	return bpf_map_lookup_elem(&evk_targets, &target) ? 0 : -1;
+}
+
+/* Writes addresses, ports and timestamps into a packet, with the checksums, the lifetime and the neighbour. */
+static __always_inline int write_xdp(void *data, void *end, const struct bpf_fib_lookup *fib,
+				     const struct evk_words *old, const struct evk_words *next, int is6)
+{
+	__u32 tcp_at = is6 ? ETH_HLEN + 40 : ETH_HLEN + 20;
+	if (data + tcp_at + 20 > end)
+		return -1;
+	struct tcphdr *tcp = data + tcp_at;
+	if (next->timestamps[0] != old->timestamps[0] || next->timestamps[1] != old->timestamps[1]) {
+		__be32 *place = data + tcp_at + 24;
+		if ((void *)(place + 2) > end)
+			return -1;
+		place[0] = next->timestamps[0];
+		place[1] = next->timestamps[1];
+	}
+	if (is6) {
+		struct ipv6hdr *ip = data + IP_AT;
+		__builtin_memcpy(&ip->saddr, &next->from, sizeof(ip->saddr));
+		__builtin_memcpy(&ip->daddr, &next->to, sizeof(ip->daddr));
+		ip->hop_limit -= 1;
+	} else {
+		struct iphdr *ip = data + IP_AT;
+		/* Addresses, and the word of the lifetime with the protocol; a wrong checksum stays wrong. */
+		__be32 was[3] = { ip->saddr, ip->daddr, bpf_htonl(ip->ttl << 8 | ip->protocol) };
+		__be32 is[3] = { next->from.word[3], next->to.word[3], bpf_htonl((ip->ttl - 1) << 8 | ip->protocol) };
+		ip->saddr = is[0];
+		ip->daddr = is[1];
+		ip->ttl -= 1;
+		ip->check = ~fold(bpf_csum_diff(was, sizeof(was), is, sizeof(is), (__u16)~ip->check));
+	}
+	tcp->source = next->ports[0];
+	tcp->dest = next->ports[1];
+	tcp->check = ~fold(bpf_csum_diff((void *)old, sizeof(*old), (void *)next, sizeof(*next), (__u16)~tcp->check));
+	struct ethhdr *ethernet = data;
+	__builtin_memcpy(ethernet->h_source, fib->smac, ETH_ALEN);
+	__builtin_memcpy(ethernet->h_dest, fib->dmac, ETH_ALEN);
+	return 0;
+}
+
+/* Forwards a packet of a family, or leaves it to the other program. */
+static __attribute__((noinline)) int forward_xdp(struct xdp_md *xdp, int is6)
+{
+	void *data = (void *)(long)xdp->data, *end = (void *)(long)xdp->data_end;
+	struct headers head = {};
+	if (is6 ? read_xdp(data, end, &head, 1) : read_xdp(data, end, &head, 0))
+		return XDP_PASS;
+	struct evk_address *client = &head.from;
+	struct evk_connection *connection = find_of_client(&head.from, &head.to);
+	int is_of_client = !!connection;
+	if (!connection) {
+		client = &head.to;
+		connection = find_of_member(client, &head.from);
+		if (!connection) {
+			client = find_client(&head.to, &head.from);
+			connection = client ? find_of_member(client, &head.from) : 0;
+		}
+	}
+	if (!connection || !is_in_middle(connection, &head, is_of_client))
+		return XDP_PASS;
+	struct evk_words old = { .from = head.from.ip, .to = head.to.ip, .ports = { head.from.port, head.to.port } };
+	struct evk_words next = old;
+	if (is_of_client) {
+		next.to = connection->member;
+		next.ports[1] = connection->member_port;
+		if (connection->source_port) {
+			next.from = connection->source;
+			next.ports[0] = connection->source_port;
+		}
+	} else {
+		next.from = connection->listener;
+		next.ports[0] = connection->listener_port;
+		if (connection->source_port) {
+			next.to = client->ip;
+			next.ports[1] = client->port;
+		}
+	}
+	if (connection->source_port && connection->shift && head.options_length) {
+		__be32 *options = data + (is6 ? ETH_HLEN + 60 : ETH_HLEN + 40);
+		if ((void *)(options + 3) > end || head.options_length < 12 || options[0] != USUAL_OPTIONS)
+			return XDP_PASS;
+		old.timestamps[0] = next.timestamps[0] = options[1];
+		old.timestamps[1] = next.timestamps[1] = options[2];
+		if (is_of_client)
+			next.timestamps[0] = bpf_htonl(bpf_ntohl(options[1]) + connection->shift);
+		else if (options[2])
+			next.timestamps[1] = bpf_htonl(bpf_ntohl(options[2]) - connection->shift);
+	}
+	struct bpf_fib_lookup fib;
+	if (find_neighbour(xdp, &fib, &next, &head))
+		return XDP_PASS;
+	if (is6 ? write_xdp(data, end, &fib, &old, &next, 1) : write_xdp(data, end, &fib, &old, &next, 0))
+		return XDP_PASS;
+	connection->seen = coarse(bpf_ktime_get_ns());
+	if (is_of_client) {
+		__sync_fetch_and_add(&connection->bytes_in, head.payload);
+		follow(&head, &connection->client_side, &connection->member_side);
+		count(FORWARDED_TO_MEMBER);
+	} else {
+		__sync_fetch_and_add(&connection->bytes_out, head.payload);
+		follow(&head, &connection->member_side, &connection->client_side);
+		count(FORWARDED_TO_CLIENT);
+	}
+	count(BY_XDP);
+	return bpf_redirect_map(&evk_targets, fib.ifindex, 0);
+}
+
+SEC("xdp")
+int evk_forward_xdp(struct xdp_md *xdp)
+{
+	void *data = (void *)(long)xdp->data, *end = (void *)(long)xdp->data_end;
+	struct ethhdr *ethernet = data;
+	if ((void *)(ethernet + 1) > end)
+		return XDP_PASS;
+	__u16 protocol = ethernet->h_proto;
+	if (protocol == bpf_htons(ETH_P_IP))
+		return forward_xdp(xdp, 0);
+	return protocol == bpf_htons(ETH_P_IPV6) ? forward_xdp(xdp, 1) : XDP_PASS;
+}
