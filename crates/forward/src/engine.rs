@@ -130,7 +130,7 @@ pub(crate) struct Engine {
     /// Number of the last sweep.
     sweep: u32,
     interfaces: usize,
-    pub(crate) xdp: XdpInterfaces,
+    xdp: XdpInterfaces,
     connections: usize,
     nat: Nat,
     /// Connections in programs of other versions.
@@ -192,6 +192,11 @@ impl Engine {
             records: Records::default(),
             early,
         })
+    }
+
+    /// Sets the interfaces for native XDP.
+    pub(crate) fn set_xdp_interfaces(&mut self, names: &[String]) {
+        self.xdp.set_names(names);
     }
 
     /// Sets the access log that gets records of connections from now on.

@@ -5,17 +5,6 @@ use evenkeel_kernel::forward::{Forwarder, XdpStates};
 use evenkeel_manager::status::InterfaceStatus;
 use tracing::{info, warn};
 
-use crate::engine::Engine;
-
-impl Engine {
-    /// Sets the interfaces for native XDP.
-    pub(crate) fn set_xdp_interfaces(&mut self, names: &[String]) {
-        if self.xdp.names != names {
-            self.xdp.names = names.to_vec();
-        }
-    }
-}
-
 /// Interfaces that were asked for, with what has become of them.
 #[derive(Debug, Default)]
 pub(crate) struct XdpInterfaces {
@@ -24,6 +13,13 @@ pub(crate) struct XdpInterfaces {
 }
 
 impl XdpInterfaces {
+    /// Sets the names of the interfaces.
+    pub(crate) fn set_names(&mut self, names: &[String]) {
+        if self.names != names {
+            self.names = names.to_vec();
+        }
+    }
+
     /// Puts the program on the interfaces, and says what has changed.
     pub(crate) fn attach(&mut self, forwarder: &mut Forwarder) -> Result<(), BpfError> {
         let states = forwarder.attach_xdp(&self.names)?;

@@ -27,3 +27,8 @@ pub mod serve;
 pub mod shared;
 #[cfg(test)]
 mod testing;
+#[cfg(feature = "bpf")]
+pub mod traffic;
+#[cfg(not(feature = "bpf"))]
+#[path = "no_traffic.rs"]
+pub mod traffic;

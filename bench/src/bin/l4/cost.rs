@@ -19,12 +19,19 @@ use crate::traffic::{self, Servers};
 use crate::{Result, Run};
 
 /// Balancers of the rows of TCP, the router first.
-const TCP_ARMS: [Arm; 5] = [Arm::Router, Arm::Kernel, Arm::Proxy, Arm::Nft, Arm::Ipvs];
+const TCP_ARMS: [Arm; 6] = [
+    Arm::Router,
+    Arm::Kernel,
+    Arm::KernelNat,
+    Arm::Proxy,
+    Arm::Nft,
+    Arm::Ipvs,
+];
 /// Balancers of the row of UDP, the router first.
 const UDP_ARMS: [Arm; 4] = [Arm::Router, Arm::Udp, Arm::NginxUdp, Arm::EnvoyUdp];
 
 /// Clocks of this process, a balancer and the kernel's threads of one processor.
-struct Meter<'a> {
+pub(crate) struct Meter<'a> {
     balancer: &'a Balancer,
     cpu: usize,
     threads: HashMap<i32, Duration>,
@@ -32,7 +39,7 @@ struct Meter<'a> {
 }
 
 impl<'a> Meter<'a> {
-    fn start(balancer: &'a Balancer, cpu: usize) -> Result<Self> {
+    pub(crate) fn start(balancer: &'a Balancer, cpu: usize) -> Result<Self> {
         let threads = kernel_threads(cpu)?;
         let mut meter = Meter {
             balancer,
@@ -53,7 +60,7 @@ impl<'a> Meter<'a> {
     }
 
     /// Returns the CPU time since the start, in microseconds.
-    fn stop(self) -> Result<f64> {
+    pub(crate) fn stop(self) -> Result<f64> {
         let processes = self.processes()?.saturating_sub(self.before);
         let threads: Duration = kernel_threads(self.cpu)?
             .into_iter()

@@ -88,7 +88,7 @@ impl Ground {
     }
 }
 
-fn name(namespace: &Namespace) -> String {
+pub(crate) fn name(namespace: &Namespace) -> String {
     let path = namespace.path();
     path.file_name()
         .unwrap_or_default()
@@ -135,6 +135,12 @@ pub(crate) enum Arm {
     Kernel,
     /// A rule with `forward = "kernel"` and the strategy `least_connection`.
     KernelLeast,
+    /// A rule with `forward = "kernel"` and full NAT.
+    KernelNat,
+    /// A rule with `forward = "kernel"` and native XDP.
+    KernelXdp,
+    /// Nothing: packets are dropped at the balancer's first interface.
+    Sink,
     /// A TCP rule.
     Proxy,
     /// Destination NAT of nftables, members in turn.
@@ -156,6 +162,9 @@ impl Arm {
             Self::Router => "router",
             Self::Kernel => "kernel",
             Self::KernelLeast => "kernel-least",
+            Self::KernelNat => "kernel-nat",
+            Self::KernelXdp => "kernel-xdp",
+            Self::Sink => "sink",
             Self::Proxy => "proxy",
             Self::Nft => "nft",
             Self::Ipvs => "ipvs",
@@ -172,7 +181,7 @@ impl Arm {
     /// Addresses that clients use, in turn.
     pub(crate) fn targets(self) -> Vec<SocketAddr> {
         match self {
-            Self::Router => member_addresses(),
+            Self::Router | Self::Sink => member_addresses(),
             _ => vec![(BALANCER, PORT).into()],
         }
     }
@@ -214,7 +223,7 @@ impl Balancer {
             .join(format!("l4-{}", arm.name()));
         fs::create_dir_all(&folder)?;
         let (command, death_signal) = match arm {
-            Arm::Router => (None, 0),
+            Arm::Router | Arm::Sink => (None, 0),
             Arm::Nft => {
                 load_nft(front, &dnat(members))?;
                 // Else the table of connections fills with those that are closed.
@@ -226,7 +235,12 @@ impl Balancer {
                 start_ipvs(front, members)?;
                 (None, 0)
             }
-            Arm::Kernel | Arm::KernelLeast | Arm::Proxy | Arm::Udp => {
+            Arm::Kernel
+            | Arm::KernelLeast
+            | Arm::KernelNat
+            | Arm::KernelXdp
+            | Arm::Proxy
+            | Arm::Udp => {
                 let file = folder.join(CONFIG);
                 fs::write(&file, evenkeel_config(arm, members, more))?;
                 let mut command = front.command(&run.evenkeel);
@@ -290,9 +304,24 @@ impl Balancer {
     /// Returns an error if the kernel does not forward in time.
     pub(crate) fn wait_until_forwarding(&self) -> Result<()> {
         match self.arm {
-            Arm::Kernel | Arm::KernelLeast => self.wait_until(|| self.check_forwarding()),
+            Arm::Kernel | Arm::KernelLeast | Arm::KernelNat | Arm::KernelXdp => {
+                self.wait_until(|| self.check_forwarding())
+            }
             _ => Ok(()),
         }
+    }
+
+    /// Waits until both interfaces have native XDP.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if they do not have it in time.
+    pub(crate) fn wait_until_xdp(&self) -> Result<()> {
+        self.wait_until(|| {
+            let answer = self.ask_admin("/v1/forward")?;
+            let has_both = answer.matches("\"program\":\"xdp\"").count() == 2;
+            has_both.then_some(()).ok_or(answer.into())
+        })
     }
 
     fn wait_until(&self, holds: impl Fn() -> Result<()>) -> Result<()> {
@@ -448,6 +477,7 @@ fn evenkeel_config(arm: Arm, members: &[SocketAddr], more: &str) -> String {
         Arm::KernelLeast => {
             "protocol = \"tcp\"\nforward = \"kernel\"\nstrategy = \"least_connection\""
         }
+        Arm::KernelNat => "protocol = \"tcp\"\nforward = \"kernel\"\nreturn_path = \"nat\"",
         _ => "protocol = \"tcp\"\nforward = \"kernel\"",
     };
     format!(

@@ -7,6 +7,7 @@
 //! - `cuts`: connections that are cut by changes of members, reloads, a kill and an upgrade.
 //! - `memory`: memory of open connections.
 //! - `decision`: time of the program for a SYN among one member and among 64.
+//! - `packets`: time of a packet of 64 bytes in the middle of a connection, by tc, by native XDP and through a router.
 //!
 //! Clients, balancer and members are network namespaces, joined by veth. `l4 [PART...] [--quick]`, as root. README.md
 //! says how each part measures.
@@ -26,6 +27,7 @@ mod cuts;
 mod ground;
 mod latency;
 mod memory;
+mod packets;
 mod results;
 mod traffic;
 
@@ -62,16 +64,18 @@ enum Part {
     Cuts,
     Memory,
     Decision,
+    Packets,
 }
 
 impl Part {
-    const ALL: [Self; 6] = [
+    const ALL: [Self; 7] = [
         Self::Cost,
         Self::Udp,
         Self::Latency,
         Self::Cuts,
         Self::Memory,
         Self::Decision,
+        Self::Packets,
     ];
 
     fn measure(self, run: &Run, results: &mut Results) -> Result<()> {
@@ -82,6 +86,7 @@ impl Part {
             Self::Cuts => cuts::measure(run, results),
             Self::Memory => memory::measure_memory(run, results),
             Self::Decision => memory::measure_decision(run, results),
+            Self::Packets => packets::measure(run, results),
         }
     }
 }

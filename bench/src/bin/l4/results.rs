@@ -25,6 +25,8 @@ pub(crate) const ANTAGONIST: &str = "antagonist";
 pub(crate) const CUTS: &str = "cuts";
 /// Open connections.
 pub(crate) const MEMORY: &str = "memory";
+/// A packet of 64 bytes in the middle of a connection.
+pub(crate) const PACKET: &str = "packet";
 /// The program's work for a SYN.
 pub(crate) const DECISION: &str = "decision";
 
@@ -46,6 +48,9 @@ pub(crate) const BYTES: &str = "bytes_per_connection";
 pub(crate) const ENTRIES: &str = "table_entries";
 /// Metric of decisions.
 pub(crate) const NANOSECONDS: &str = "ns_per_syn";
+
+/// Metric of packets: CPU time from one interface of the balancer to the other.
+pub(crate) const PACKET_NS: &str = "ns_per_packet";
 
 /// Arm of the time that 63 further members take.
 pub(crate) const CHOICE: &str = "63 more members";
@@ -134,8 +139,7 @@ const fn target(
 const KERNEL: &str = "kernel";
 const LEAST: &str = "kernel-least";
 const PROXY: &str = "proxy";
-const NO_FULL_NAT: &str = "the product has half NAT only";
-const NO_XDP: &str = "the product has tc only";
+const NAT: &str = "kernel-nat";
 const NO_UDP: &str = "the kernel does not forward UDP rules";
 
 const TARGETS: &[Target] = &[
@@ -157,16 +161,23 @@ const TARGETS: &[Target] = &[
         "CPU per connection, full NAT",
         CONNECTION,
         CPU,
-        KERNEL,
-        Bound::Missing(NO_FULL_NAT),
+        NAT,
+        Bound::To(PROXY, 0.10),
+    ),
+    target(
+        "CPU per connection, full NAT",
+        CONNECTION,
+        CPU,
+        NAT,
+        Bound::To("nft", 0.5),
     ),
     target("CPU per MiB", BULK, CPU, KERNEL, Bound::To(PROXY, 0.10)),
     target(
         "packet in native XDP",
-        EXCHANGE,
-        CPU,
-        KERNEL,
-        Bound::Missing(NO_XDP),
+        PACKET,
+        PACKET_NS,
+        "kernel-xdp",
+        Bound::To(ROUTER, 0.30),
     ),
     target(
         "UDP query in the kernel",

@@ -38,7 +38,8 @@ pub(crate) fn read(
     let mut forwarding = KernelForwarding::default();
     if let Some(mut table) = top.read_table("kernel_forwarding", report) {
         table.read(KERNEL_FORWARDING, &mut forwarding, report);
-        if rules.iter().all(|rule| rule.forward != Forward::Kernel) {
+        let is_kernel = |rule: &Rule| rule.forward == Forward::Kernel;
+        if !forwarding.xdp_interfaces.is_empty() && !rules.iter().any(is_kernel) {
             table.report_warning("has no effect: no rule has `forward = \"kernel\"`", report);
         }
         table.report_unread(report);
