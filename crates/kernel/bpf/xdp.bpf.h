@@ -10,23 +10,46 @@ struct {
 	__type(value, __u32);
 } evk_targets SEC(".maps");
 
-/* Words of a packet that the checksum of TCP covers and that may change here. */
+/* Parts of a packet that the checksum of TCP covers and that may change here. */
 struct evk_words {
 	struct evk_ip from, to;
 	__be16 ports[2];
 	__be32 timestamps[2];
-	__be32 zero;
 };
 
 /* Options that begin with two fillers and timestamps, as systems write them (RFC 7323, appendix A). */
 #define USUAL_OPTIONS bpf_htonl(1 << 24 | 1 << 16 | TIMESTAMPS << 8 | TIMESTAMPS_LENGTH)
 
-/* Folds a sum into the 16 bits of a checksum. */
-static __always_inline __u16 fold(__s64 sum)
+/* Folds a sum of words into the 16 bits of a checksum. */
+static __always_inline __u16 fold(__u64 sum)
 {
-	__u32 folded = sum;
-	folded = (folded & 0xffff) + (folded >> 16);
-	return (folded & 0xffff) + (folded >> 16);
+	sum = (sum & 0xffffffff) + (sum >> 32);
+	sum = (sum & 0xffff) + (sum >> 16);
+	sum = (sum & 0xffff) + (sum >> 16);
+	return (sum & 0xffff) + (sum >> 16);
+}
+
+/* Returns the sum of the words of an address. */
+static __always_inline __u64 sum_ip(const struct evk_ip *ip, int is6)
+{
+	__u64 sum = ip->word[3];
+	return is6 ? sum + ip->word[0] + ip->word[1] + ip->word[2] : sum;
+}
+
+/* Returns the sum of all words that may change. */
+static __always_inline __u64 sum_words(const struct evk_words *words, int is6)
+{
+	__u32 ports;
+	__builtin_memcpy(&ports, words->ports, sizeof(ports));
+	return sum_ip(&words->from, is6) + sum_ip(&words->to, is6) + ports + words->timestamps[0] +
+	       words->timestamps[1];
+}
+
+/* Returns the checksum after a change (RFC 1624). Sums have at most eleven words of 32 bits: sixteen times the largest
+ * word is more, and counts as nothing in a checksum. */
+static __always_inline __u16 change_check(__u16 check, __u64 old, __u64 next)
+{
+	return ~fold((__u16)~check + 16 * 0xffffffffULL - old + next);
 }
 
 /* Reads the headers of a packet. Returns -1 if it is no packet of TCP, or one that the other program must look at. */
@@ -71,15 +94,9 @@ static __always_inline int read_xdp(void *data, void *end, struct headers *head,
 	head->ack = 1;
 	/* A sender on this machine, as in a container, may leave the rest of the checksum to the interface: then the
 	 * packet has the sum of the pseudo-header. The other program keeps that. */
-	struct pseudo_header pseudo = {
-		.from = head->from.ip,
-		.to = head->to.ip,
-		.length = bpf_htonl(length),
-		.zero = bpf_htonl(IPPROTO_TCP),
-	};
-	if (fold(bpf_csum_diff(0, 0, (void *)&pseudo, sizeof(pseudo), 0)) == tcp->check)
-		return -1;
-	return 0;
+	__u64 pseudo = sum_ip(&head->from.ip, is6) + sum_ip(&head->to.ip, is6) + bpf_htonl(length) +
+		       bpf_htonl(IPPROTO_TCP);
+	return fold(pseudo) == tcp->check ? -1 : 0;
 }
 
 /* True if a packet is one of the middle of a connection: nothing of it is news for the balancer. */
@@ -92,7 +109,8 @@ static __always_inline int is_in_middle(const struct evk_connection *connection,
 	return is_of_client || !head->payload || flags & ANSWERED;
 }
 
-/* Finds the interface and the neighbour for a packet of this length. Returns -1 if the other program must do it. */
+/* Finds the interface and the neighbour for a packet, and lets the kernel send the packet there if the program says
+ * XDP_REDIRECT. Returns -1 if the other program must do it. */
 static __always_inline int find_neighbour(struct xdp_md *xdp, struct bpf_fib_lookup *fib, const struct evk_words *words,
 					  const struct headers *head)
 {
@@ -113,8 +131,7 @@ static __always_inline int find_neighbour(struct xdp_md *xdp, struct bpf_fib_loo
 	}
 	if (bpf_fib_lookup(xdp, fib, sizeof(*fib), 0) != BPF_FIB_LKUP_RET_SUCCESS)
 		return -1;
-	__u32 target = fib->ifindex;
-	return bpf_map_lookup_elem(&evk_targets, &target) ? 0 : -1;
+	return bpf_redirect_map(&evk_targets, fib->ifindex, XDP_PASS) == XDP_REDIRECT ? 0 : -1;
 }
 
 /* Writes addresses, ports and timestamps into a packet, with the checksums, the lifetime and the neighbour. */
@@ -140,16 +157,16 @@ static __always_inline int write_xdp(void *data, void *end, const struct bpf_fib
 	} else {
 		struct iphdr *ip = data + IP_AT;
 		/* Addresses, and the word of the lifetime with the protocol; a wrong checksum stays wrong. */
-		__be32 was[3] = { ip->saddr, ip->daddr, bpf_htonl(ip->ttl << 8 | ip->protocol) };
-		__be32 is[3] = { next->from.word[3], next->to.word[3], bpf_htonl((ip->ttl - 1) << 8 | ip->protocol) };
-		ip->saddr = is[0];
-		ip->daddr = is[1];
+		__u64 was = sum_ip(&old->from, 0) + sum_ip(&old->to, 0) + bpf_htons(ip->ttl << 8 | ip->protocol);
+		ip->saddr = next->from.word[3];
+		ip->daddr = next->to.word[3];
 		ip->ttl -= 1;
-		ip->check = ~fold(bpf_csum_diff(was, sizeof(was), is, sizeof(is), (__u16)~ip->check));
+		__u64 is = sum_ip(&next->from, 0) + sum_ip(&next->to, 0) + bpf_htons(ip->ttl << 8 | ip->protocol);
+		ip->check = change_check(ip->check, was, is);
 	}
 	tcp->source = next->ports[0];
 	tcp->dest = next->ports[1];
-	tcp->check = ~fold(bpf_csum_diff((void *)old, sizeof(*old), (void *)next, sizeof(*next), (__u16)~tcp->check));
+	tcp->check = change_check(tcp->check, sum_words(old, is6), sum_words(next, is6));
 	struct ethhdr *ethernet = data;
 	__builtin_memcpy(ethernet->h_source, fib->smac, ETH_ALEN);
 	__builtin_memcpy(ethernet->h_dest, fib->dmac, ETH_ALEN);
@@ -209,18 +226,22 @@ static __attribute__((noinline)) int forward_xdp(struct xdp_md *xdp, int is6)
 		return XDP_PASS;
 	if (is6 ? write_xdp(data, end, &fib, &old, &next, 1) : write_xdp(data, end, &fib, &old, &next, 0))
 		return XDP_PASS;
-	connection->seen = coarse(bpf_ktime_get_ns());
+	__u32 seen = coarse(bpf_ktime_get_coarse_ns());
+	if (connection->seen != seen)
+		connection->seen = seen;
 	if (is_of_client) {
-		__sync_fetch_and_add(&connection->bytes_in, head.payload);
+		if (head.payload)
+			__sync_fetch_and_add(&connection->bytes_in, head.payload);
 		follow(&head, &connection->client_side, &connection->member_side);
 		count(FORWARDED_TO_MEMBER);
 	} else {
-		__sync_fetch_and_add(&connection->bytes_out, head.payload);
+		if (head.payload)
+			__sync_fetch_and_add(&connection->bytes_out, head.payload);
 		follow(&head, &connection->member_side, &connection->client_side);
 		count(FORWARDED_TO_CLIENT);
 	}
 	count(BY_XDP);
-	return bpf_redirect_map(&evk_targets, fib.ifindex, 0);
+	return XDP_REDIRECT;
 }
 
 SEC("xdp")
