@@ -73,7 +73,7 @@ const PINNED: [&str; 13] = [
 ];
 
 /// Kinds of packets, in the order of `enum evk_outcome`: a name for scripts, and the meaning of each.
-pub const OUTCOMES: [(&str, &str); 15] = [
+pub const OUTCOMES: [(&str, &str); 16] = [
     ("to_member", "forwarded to members"),
     ("to_client", "forwarded to clients"),
     (
@@ -124,6 +124,10 @@ pub const OUTCOMES: [(&str, &str); 15] = [
     (
         "proxied_ports",
         "left to the proxy: connections with `return_path = \"nat\"` for which no port towards the member was free",
+    ),
+    (
+        "proxied_remote",
+        "left to the proxy: connections with `return_path = \"direct\"` to a member behind a router",
     ),
 ];
 
