@@ -4,6 +4,7 @@
 
 mod direct;
 mod nat;
+mod servers;
 
 use std::fs;
 use std::io::{ErrorKind, Read, Write};
