@@ -2976,6 +2976,43 @@ fn checks_by_datagrams_say_what_to_send() {
 }
 
 #[test]
+fn s41_members_that_answer_directly_have_the_port_of_the_rule() {
+    let check = |listen: &str, members: &str| {
+        let text = format!(
+            "[rule.db]\nlisten = {listen}\nprotocol = \"tcp\"\nforward = \"kernel\"\nreturn_path = \"direct\"\n\
+             group = \"pool\"\n[group.pool]\nmembers = {members}\n"
+        );
+        parse("test.toml", &text).map_or_else(|errors| errors.to_string(), |_| String::new())
+    };
+    let (one, both) = (
+        "\"192.0.2.1:5432\"",
+        "[\"192.0.2.1:5432\", \"[2001:db8::1]:5433\"]",
+    );
+    let good = "[\"192.0.2.9:5432\", \"db.example.org:5432\", { srv = \"_db._tcp.example.org\" }]";
+    assert_eq!(check(one, good), "");
+    let wrong = check(
+        one,
+        "[\"192.0.2.9:5432\", \"192.0.2.8:5433\", \"a.example.org:1\"]",
+    );
+    assert!(
+        wrong.contains("test.toml:7:") || wrong.contains("test.toml:8:"),
+        "{wrong}"
+    );
+    for named in [
+        "192.0.2.8:5433",
+        "a.example.org:1",
+        "192.0.2.1:5432",
+        "\"db\"",
+    ] {
+        assert!(wrong.contains(named), "{named}: {wrong}");
+    }
+    assert!(!wrong.contains("192.0.2.9"), "{wrong}");
+    // No member can have two ports.
+    let wrong = check(both, "[\"192.0.2.9:5432\"]");
+    assert!(wrong.contains("[2001:db8::1]:5433"), "{wrong}");
+}
+
+#[test]
 fn s41_a_rule_of_the_kernel_cannot_have_what_needs_the_proxy() {
     let check = |rule: &str, more: &str| {
         let text = format!(
@@ -2989,11 +3026,13 @@ fn s41_a_rule_of_the_kernel_cannot_have_what_needs_the_proxy() {
     assert_eq!(check(&format!("{tcp}return_path = \"nat\""), ""), "");
     let proxied = "[rule.db]\nlisten = \"192.0.2.1:5432\"\nprotocol = \"tcp\"\nmembers = [\"192.0.2.9:1\"]\n\
                    return_path = \"nat\"\n";
-    let errors = parse("test.toml", proxied).unwrap_err().to_string();
-    assert!(
-        errors.contains("test.toml:5:") && errors.contains("forward = \"kernel\""),
-        "{errors}"
-    );
+    for proxied in [proxied, &proxied.replace("nat", "direct")] {
+        let errors = parse("test.toml", proxied).unwrap_err().to_string();
+        assert!(
+            errors.contains("test.toml:5:") && errors.contains("forward = \"kernel\""),
+            "{errors}"
+        );
+    }
     let all = check("", "");
     assert!(
         all.contains("test.toml:3:") && all.contains("only for a rule with `protocol"),

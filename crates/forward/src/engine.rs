@@ -6,14 +6,15 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use evenkeel_config::ReturnPath;
 use evenkeel_core::cost::Cost;
 use evenkeel_core::group::{Group, Outcome, Ticket};
 use evenkeel_core::terms::{Form, scale_growth};
 use evenkeel_core::time::Instant;
 use evenkeel_kernel::bpf::BpfError;
 use evenkeel_kernel::forward::{
-    self as kernel, Connection, Counts, End, Event, Family, Forwarder, GROUP_SEATS, GROUPS,
-    GroupTerms, Listener, OUTCOMES, Pair, Place, SEATS, Step, Terms,
+    self as kernel, Connection, End, Event, Family, Forwarder, GROUP_SEATS, GROUPS, GroupTerms,
+    Listener, OUTCOMES, Pair, Place, SEATS, Step, Terms,
 };
 use evenkeel_limits::memory::MemoryBound;
 use evenkeel_manager::snapshot::GroupHandle;
@@ -25,10 +26,11 @@ use tracing::{info, warn};
 use crate::decisions::describe_decision;
 use crate::limits::{find_limit, list_unforwarded};
 use crate::nat::Nat;
+use crate::obstacles::Obstacles;
 use crate::plan::PlannedRule;
 use crate::records::{Records, Target};
-use crate::rule_counts::count_rule;
-use crate::status::{ForwardStatus, ForwardedMember};
+use crate::rule_counts::{count_member, count_rule};
+use crate::status::ForwardStatus;
 use crate::terms::{Buffers, find_forwardable, find_terms, free_terms, hash_name};
 use crate::xdp::XdpInterfaces;
 
@@ -133,6 +135,7 @@ pub(crate) struct Engine {
     xdp: XdpInterfaces,
     connections: usize,
     nat: Nat,
+    obstacles: Obstacles,
     /// Connections in programs of other versions.
     left_before: usize,
     buffers: Buffers,
@@ -186,6 +189,7 @@ impl Engine {
             xdp: XdpInterfaces::default(),
             connections: 0,
             nat: Nat::default(),
+            obstacles: Obstacles::default(),
             left_before: 0,
             buffers: Buffers::default(),
             reported: HashSet::new(),
@@ -221,6 +225,7 @@ impl Engine {
         if is_due {
             self.nat.choose_ports(rules);
         }
+        self.obstacles.begin_round(is_due);
         let mut listeners = Vec::new();
         let mut numbers: HashMap<Arc<str>, u32> = HashMap::new();
         self.homes
@@ -238,18 +243,19 @@ impl Engine {
                     number
                 }
             };
-            // Without ports the proxy serves.
-            let nat = self.nat.ports.filter(|_| rule.has_nat);
-            if rule.has_nat && nat.is_none() {
+            if !self.obstacles.allow(rule, &group, &self.nat) {
                 continue;
             }
+            let has_nat = rule.return_path == ReturnPath::Nat;
             listeners.extend(rule.listeners.iter().map(|address| Listener {
                 address: *address,
                 group: number,
                 retries: rule.retries,
-                nat,
+                nat: self.nat.ports.filter(|_| has_nat),
+                is_direct: rule.return_path == ReturnPath::Direct,
             }));
         }
+        self.obstacles.end_round();
         let members = self.homes.iter();
         let members = members.map(|(seat, home)| (*seat, home.terms.address));
         self.nat.write_addresses(&self.forwarder, members, is_due)?;
@@ -411,6 +417,14 @@ impl Engine {
         match event.step {
             Step::Begin => self.hold(key, event.seat),
             Step::Accept => {}
+            Step::Confirm => {
+                if let Some(held) = self.held.get_mut(&key) {
+                    held.is_answered = true;
+                    if let Some(ticket) = &mut held.ticket {
+                        ticket.record_acceptance(at);
+                    }
+                }
+            }
             Step::Answer => {
                 if let Some(held) = self.held.get_mut(&key) {
                     held.sweep = self.sweep;
@@ -580,6 +594,7 @@ impl Engine {
         status.connections = self.connections;
         status.table_size = self.forwarder.read_capacity().unwrap_or(0);
         status.lost_records = self.records.count_lost();
+        status.proxied.clone_from(self.obstacles.list_reasons());
         let count = |rule| count_rule(&self.forwarder, rule);
         status.rule_counts = rules.iter().map(count).collect();
         if let Ok(outcomes) = self.forwarder.read_outcomes() {
@@ -590,7 +605,7 @@ impl Engine {
         }
         let read = |(seat, home): (&u32, &Home)| {
             let counts = self.forwarder.read_counts(*seat).unwrap_or_default();
-            describe_member(home, &counts)
+            count_member(&home.group_name, &home.terms, &counts)
         };
         status.members = self.homes.iter().map(read).collect();
         status
@@ -623,22 +638,5 @@ impl Engine {
         if let Err(error) = ended.and(counted).and_then(|()| self.forwarder.detach()) {
             warn!("cannot end forwarding in the kernel: {error}");
         }
-    }
-}
-
-fn describe_member(home: &Home, counts: &Counts) -> ForwardedMember {
-    let mean = |(count, ns): (u64, u64)| (count > 0).then(|| ns as f64 / count as f64 / 1e6);
-    ForwardedMember {
-        group: home.group_name.to_string(),
-        member: home.terms.address.to_string(),
-        eligible: home.terms.room > 0,
-        in_flight: counts.in_flight,
-        picks: counts.picks,
-        connect_ms: mean(counts.handshakes),
-        first_byte_ms: mean(counts.answers),
-        refused: counts.refused,
-        resets: counts.resets,
-        bytes_in: counts.bytes.0,
-        bytes_out: counts.bytes.1,
     }
 }

@@ -18,6 +18,8 @@ mod engine;
 mod limits;
 #[cfg(feature = "bpf")]
 mod nat;
+#[cfg(feature = "bpf")]
+mod obstacles;
 mod plan;
 #[cfg(feature = "bpf")]
 mod records;

@@ -5,9 +5,9 @@ use std::mem;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
+use evenkeel_config::ReturnPath;
 use evenkeel_kernel::bpf::BpfError;
 use evenkeel_kernel::forward::{self as kernel, Connection, Forwarder, NatPorts};
-use tracing::warn;
 
 use crate::plan::PlannedRule;
 
@@ -16,7 +16,8 @@ use crate::plan::PlannedRule;
 pub(crate) struct Nat {
     /// Ports towards members; `None` if the system leaves none, or no rule wants one.
     pub(crate) ports: Option<NatPorts>,
-    has_reported: bool,
+    /// Reason why the system leaves no ports.
+    pub(crate) obstacle: Option<String>,
     /// Member of each seat, and the address that the member sees; an address of nobody without a route.
     addresses: HashMap<u32, (SocketAddr, IpAddr)>,
     /// Number of connections of each seat, in this look at the table and in the last one.
@@ -27,20 +28,13 @@ pub(crate) struct Nat {
 impl Nat {
     /// Finds the ports towards members, if a rule wants some.
     pub(crate) fn choose_ports(&mut self, rules: &[PlannedRule]) {
-        self.ports = None;
-        if !rules.iter().any(|rule| rule.has_nat) {
+        (self.ports, self.obstacle) = (None, None);
+        if !rules.iter().any(|rule| rule.return_path == ReturnPath::Nat) {
             return;
         }
         match kernel::find_nat_ports() {
-            Ok(ports) => {
-                self.ports = Some(ports);
-                self.has_reported = false;
-            }
-            Err(error) => {
-                if !mem::replace(&mut self.has_reported, true) {
-                    warn!("the proxy serves rules with return_path = \"nat\": {error}");
-                }
-            }
+            Ok(ports) => self.ports = Some(ports),
+            Err(error) => self.obstacle = Some(error.to_string()),
         }
     }
 

@@ -24,8 +24,8 @@ pub(crate) struct PlannedRule {
     pub(crate) listeners: Vec<SocketAddr>,
     pub(crate) group: Arc<GroupHandle>,
     pub(crate) cost: Cost,
-    /// True if members are to see an address of the balancer instead of the client's.
-    pub(crate) has_nat: bool,
+    /// Way of the members' answers.
+    pub(crate) return_path: ReturnPath,
     /// Number of other members that a connection may go to if one does not accept.
     pub(crate) retries: u32,
     /// Time without a packet after which a connection is removed.
@@ -60,7 +60,7 @@ pub(crate) fn plan_rules(snapshot: &Snapshot) -> Vec<PlannedRule> {
                 listeners: rule.rule.listen.iter().filter_map(read_ip).collect(),
                 group: Arc::clone(&rule.default_target.group),
                 cost: rule.rule.cost,
-                has_nat: rule.rule.return_path == ReturnPath::Nat,
+                return_path: rule.rule.return_path,
                 retries: rule.rule.connect_retries,
                 idle: rule.rule.timeouts.idle,
                 connect: rule.rule.timeouts.connect,

@@ -132,7 +132,7 @@ impl Records {
                 }
                 self.open.insert(key, facts);
             }
-            Step::Accept => {
+            Step::Accept | Step::Confirm => {
                 if let Some(facts) = self.open.get_mut(&key) {
                     facts.accepted_ns = Some(event.ns);
                 }

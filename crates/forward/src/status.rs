@@ -15,6 +15,8 @@ pub struct ForwardStatus {
     pub active: bool,
     /// Reason why the proxy serves all connections; `null` if the kernel forwards.
     pub reason: Option<String>,
+    /// Rules that the proxy serves while the kernel forwards for others, with the reasons.
+    pub proxied: BTreeMap<String, String>,
     /// Number of interfaces with the program.
     pub interfaces: usize,
     /// Interfaces of `kernel_forwarding.xdp_interfaces`.

@@ -315,7 +315,8 @@ impl Subsystem for Forwarding {
         status.xdp_interfaces.clone_from(&own.xdp_interfaces);
         for rule in &mut status.rules {
             if own.rules.contains(&rule.name) {
-                rule.forward = Some(match &own.reason {
+                let reason = own.reason.as_ref().or(own.proxied.get(&rule.name));
+                rule.forward = Some(match reason {
                     None if own.active => "kernel".into(),
                     None => "proxy".into(),
                     Some(reason) => format!("proxy ({reason})"),

@@ -4,8 +4,9 @@
  * One program at the ingress of each interface (tc). A client's SYN to a listener's address gets a
  * member by the terms that the balancer writes; later packets of both sides follow the connection's entry,
  * which they find by the client's address and port (half NAT: members see the client's address). With full NAT
- * members see an address and a port of the balancer: a second table finds the client of a member's packet. Errors of
- * ICMP about these packets follow the entry, too.
+ * members see an address and a port of the balancer: a second table finds the client of a member's packet. With direct
+ * answers members get the client's packets unchanged, and nothing of the members is seen. Errors of ICMP about these
+ * packets follow the entry, too.
  * All packets that the program does not take continue to the next filter of the interface, which may be this program
  * in the version of a process before, and to the stack: the rule's listening socket serves a connection that does not
  * begin here. src/forward/layout.rs has the same structures. */
@@ -33,6 +34,10 @@ char LICENSE[] SEC("license") = "Dual MIT/GPL";
 /* Time after which a SYN that comes again is no copy that the network has made. */
 #define AGAIN_NS 200000000ULL
 
+/* The same for direct answers, where an acceptance is not seen: clients send the SYN again after a second, also if the
+ * acceptance was lost, or takes longer to the client. */
+#define DIRECT_AGAIN_NS 2500000000ULL
+
 enum evk_form { FORM_PASS, FORM_SCORE, FORM_TURNS };
 
 enum evk_flag {
@@ -42,9 +47,10 @@ enum evk_flag {
 	MEMBER_FIN = 8,
 	CLOSED = 16, /* no longer in flight */
 	CONFIRMED = 32, /* the client has acknowledged the acceptance: its address is not forged */
+	DIRECT = 64, /* the member has the listener's address, and answers the client without the balancer */
 };
 
-enum evk_event_kind { EVENT_BEGIN = 1, EVENT_ANSWER, EVENT_END, EVENT_ACCEPT };
+enum evk_event_kind { EVENT_BEGIN = 1, EVENT_ANSWER, EVENT_END, EVENT_ACCEPT, EVENT_CONFIRM };
 
 enum evk_end { END_CLOSED, END_REFUSED, END_RESET, END_CLIENT_RESET };
 
@@ -67,6 +73,7 @@ struct evk_listener {
 	__u32 retries; /* other members that a connection may go to if one does not accept */
 	__u16 first_port; /* full NAT: ports towards members */
 	__u16 ports;	  /* number of these ports; 0: half NAT */
+	__u32 is_direct;  /* not 0: members answer clients without the balancer */
 };
 
 struct evk_group {
@@ -177,6 +184,7 @@ enum evk_outcome {
 	PASSED_RATE,	  /* too many connections of this source are not confirmed */
 	PASSED_PORTS,	  /* full NAT: no free port towards the member */
 	BY_XDP,		  /* forwarded by native XDP: counted above, too */
+	PASSED_REMOTE,	  /* direct answers: a router is on the way to the member */
 	OUTCOMES,
 };
 
@@ -645,6 +653,15 @@ static __always_inline enum way find_way(struct __sk_buff *skb, struct bpf_fib_l
 	return found == BPF_FIB_LKUP_RET_SUCCESS || found == BPF_FIB_LKUP_RET_NO_NEIGH ? FOUND : NO_WAY;
 }
 
+/* True if the way that was found leads to the receiver without a router. */
+static __always_inline int is_neighbour(const struct bpf_fib_lookup *fib, const struct evk_ip *to)
+{
+	if (!is_ipv6(to))
+		return fib->family == AF_INET && fib->ipv4_dst == to->word[3];
+	return fib->ipv6_dst[0] == to->word[0] && fib->ipv6_dst[1] == to->word[1] &&
+	       fib->ipv6_dst[2] == to->word[2] && fib->ipv6_dst[3] == to->word[3];
+}
+
 /* Sends a packet to the neighbour that was found. */
 static __always_inline int redirect(const struct bpf_fib_lookup *fib)
 {
@@ -1076,9 +1093,11 @@ static __always_inline int prepare(struct __sk_buff *skb, const struct evk_addre
 		return PASSED_ROUTE;
 	if (find_way(skb, fib, &draft->sender.ip, &connection->member, draft->syn.tos) != FOUND)
 		return PASSED_ROUTE;
+	if (listener->is_direct && !is_neighbour(fib, &connection->member))
+		return PASSED_REMOTE;
 	connection->began_ns = now;
 	connection->seen = coarse(now);
-	connection->flags = 0;
+	connection->flags = listener->is_direct ? DIRECT : 0;
 	connection->bytes_in = 0;
 	connection->bytes_out = 0;
 	/* Until the member accepts, `acked` is the least that an acceptance acknowledges. */
@@ -1201,6 +1220,15 @@ static __always_inline void give_back_to_source(const struct evk_address *client
 		__sync_fetch_and_add(used, -limit->interval_ns);
 }
 
+/* Sends a client's packet to the member of a connection, which has the listener's address with direct answers. */
+static __always_inline int send_to_member(struct __sk_buff *skb, const struct bpf_fib_lookup *fib,
+					  const struct evk_connection *connection)
+{
+	int is_direct = connection->flags & DIRECT;
+	struct evk_ip to = is_direct ? connection->listener : connection->member;
+	return send(skb, fib, 0, &to, is_direct ? connection->listener_port : connection->member_port);
+}
+
 static __always_inline int begin(struct __sk_buff *skb, const struct headers *head,
 				 const struct evk_address *client, __u64 now)
 {
@@ -1231,7 +1259,7 @@ static __always_inline int begin(struct __sk_buff *skb, const struct headers *he
 	if (hide_client(skb, head, &draft->connection))
 		return drop();
 	count(FORWARDED_TO_MEMBER);
-	return send(skb, &fib, 0, &draft->connection.member, draft->connection.member_port);
+	return send_to_member(skb, &fib, &draft->connection);
 }
 
 /* Leads a connection that its member does not accept to another member, which the draft then has. `grows`: the
@@ -1406,11 +1434,53 @@ static __always_inline int is_valid_reset(const struct headers *head, const stru
 	return head->sequence == other->acked || head->sequence == side->next;
 }
 
+/* Distance of the numbers of a client's packets with direct answers, at most: what is in flight to and from a client. */
+#define DIRECT_WINDOW (1U << 26)
+
+/* Follows a client's packet with direct answers, of which the member's half is not seen: a stranger who does not know
+ * the client's numbers must guess them. The first acknowledgement shows that the member has accepted; further ones, how
+ * much of the member's data has come. The client's FIN ends the connection. */
+static __always_inline void follow_direct(const struct headers *head, const struct evk_address *client,
+					  struct evk_connection *connection, __u64 now)
+{
+	struct evk_side *side = &connection->client_side;
+	if (!head->ack || head->syn)
+		return;
+	if (!(connection->flags & ESTABLISHED)) {
+		/* `acked` is behind the SYN, and `next` behind its data. */
+		if (head->sequence - side->acked > side->next - side->acked)
+			return;
+		side->acked = head->answered;
+		if (!(__sync_fetch_and_or(&connection->flags, ESTABLISHED | CONFIRMED) & ESTABLISHED)) {
+			__u32 seat = connection->seat;
+			struct evk_counts *counts = bpf_map_lookup_elem(&evk_counts, &seat);
+			bpf_map_delete_elem(&evk_syns, client);
+			if (counts) {
+				__sync_fetch_and_add(&counts->handshakes, 1);
+				__sync_fetch_and_add(&counts->handshake_ns, now - connection->began_ns);
+			}
+			tell(EVENT_CONFIRM, 0, client, connection, now);
+		}
+	}
+	__u32 end = head->sequence + head->payload + head->fin;
+	__u32 behind = end - side->next, acknowledged = head->answered - side->acked;
+	/* Copies, and packets that others have overtaken, are beyond the window. Before a packet others may be missing,
+	 * or acknowledgements, and hardly ever many of both. */
+	int is_ahead = behind > head->payload + head->fin;
+	if (behind > DIRECT_WINDOW || acknowledged > DIRECT_WINDOW || (is_ahead && acknowledged > OVERTAKEN))
+		return;
+	side->acked = head->answered;
+	side->next = end;
+	__sync_fetch_and_add(&connection->bytes_out, acknowledged);
+	if (head->fin && behind <= head->payload + OVERTAKEN)
+		end_connection(client, connection, END_CLOSED, now);
+}
+
 static __always_inline int to_member(struct __sk_buff *skb, const struct headers *head,
 				     const struct evk_address *client,
 				     struct evk_connection *connection, __u64 now)
 {
-	int begins = head->syn && !head->ack;
+	int begins = head->syn && !head->ack, is_direct = connection->flags & DIRECT;
 	struct bpf_fib_lookup fib;
 	/* A SYN with another number soon after the first one is a stranger's. */
 	if (begins && !(connection->flags & ESTABLISHED) && now >= connection->began_ns + AGAIN_NS) {
@@ -1421,30 +1491,31 @@ static __always_inline int to_member(struct __sk_buff *skb, const struct headers
 			connection->client_side.next = head->sequence + 1 + head->payload;
 			if (syn && keep_syn(skb, head, syn))
 				return drop();
-		} else if (draft && !retry(skb, client, connection, draft, 0, &fib, now)) {
+		} else if (draft && (!is_direct || now >= connection->began_ns + DIRECT_AGAIN_NS) &&
+			   !retry(skb, client, connection, draft, 0, &fib, now)) {
 			if (hide_client(skb, head, &draft->connection))
 				return drop();
 			count(FORWARDED_TO_MEMBER);
-			return send(skb, &fib, 0, &draft->connection.member,
-				    draft->connection.member_port);
+			return send_to_member(skb, &fib, &draft->connection);
 		}
 	}
-	struct evk_ip member = connection->member;
-	__u16 port = connection->member_port;
 	const struct evk_ip *sender = connection->source_port ? &connection->source : &client->ip;
-	if (find_way(skb, &fib, sender, &member, head->tos) != FOUND)
+	if (find_way(skb, &fib, sender, &connection->member, head->tos) != FOUND ||
+	    (is_direct && !is_neighbour(&fib, &connection->member)))
 		return drop();
 	connection->seen = coarse(now);
 	__sync_fetch_and_add(&connection->bytes_in, head->payload);
 	struct evk_side *side = &connection->client_side, *other = &connection->member_side;
 	if (head->rst) {
-		if (connection->flags & ESTABLISHED ? is_valid_reset(head, side, other) :
-						      head->sequence == side->next) {
+		if (connection->flags & ESTABLISHED && !is_direct ? is_valid_reset(head, side, other) :
+								    head->sequence == side->next) {
 			forget_syn(client, connection);
 			end_connection(client, connection, END_CLIENT_RESET, now);
 		} else {
 			count(STRAY_RESETS);
 		}
+	} else if (is_direct) {
+		follow_direct(head, client, connection, now);
 	} else if (connection->flags & ESTABLISHED) {
 		int is_new = follow(head, side, other);
 		/* With the number that the member has chosen, exactly. */
@@ -1458,7 +1529,23 @@ static __always_inline int to_member(struct __sk_buff *skb, const struct headers
 	if (hide_client(skb, head, connection))
 		return drop();
 	count(FORWARDED_TO_MEMBER);
-	return send(skb, &fib, 0, &member, port);
+	return send_to_member(skb, &fib, connection);
+}
+
+/* Sends on a packet of a member to the client that the balancer's machine gets as the member's router, though the member
+ * answers directly: the stack would drop the packet, as its sender has an address of this machine. */
+static __always_inline int relay_to_client(struct __sk_buff *skb, const struct headers *head,
+					   struct evk_connection *connection, __u64 now)
+{
+	struct bpf_fib_lookup fib;
+	enum way way = find_way(skb, &fib, &head->from.ip, &head->to.ip, head->tos);
+	if (way == TOO_LARGE && head->keeps_whole)
+		return pass(PASSED_TOO_LARGE);
+	if (way != FOUND)
+		return drop();
+	connection->seen = coarse(now);
+	count(FORWARDED_TO_CLIENT);
+	return send(skb, &fib, 1, &head->from.ip, head->from.port);
 }
 
 static __always_inline int to_client(struct __sk_buff *skb, const struct headers *head,
@@ -1559,10 +1646,12 @@ static __always_inline struct evk_connection *find_of_member(const struct evk_ad
 							     const struct evk_address *member)
 {
 	struct evk_connection *connection = bpf_map_lookup_elem(&evk_connections, client);
-	if (!connection || !is_equal(&connection->member, &member->ip) ||
-	    connection->member_port != member->port)
+	if (!connection)
 		return 0;
-	return connection;
+	/* With direct answers members have the listener's address. */
+	const struct evk_ip *ip = connection->flags & DIRECT ? &connection->listener : &connection->member;
+	__u16 port = connection->flags & DIRECT ? connection->listener_port : connection->member_port;
+	return is_equal(ip, &member->ip) && port == member->port ? connection : 0;
 }
 
 /* Makes sure that the first bytes of a packet can be read. Returns -1 if the packet is shorter. */
@@ -1761,9 +1850,12 @@ static __attribute__((noinline)) int forward_error(struct __sk_buff *skb, int is
 		connection = find_of_client(&to, &from);
 		if (!connection)
 			return TC_ACT_UNSPEC;
-		next.ip = connection->member;
-		next.port = connection->member_port;
-		receiver = next.ip;
+		receiver = connection->member;
+		next = from;
+		if (!(connection->flags & DIRECT)) {
+			next.ip = connection->member;
+			next.port = connection->member_port;
+		}
 	}
 	struct bpf_fib_lookup fib;
 	if (find_way(skb, &fib, &head.from.ip, &receiver, head.tos) != FOUND)
@@ -1780,6 +1872,9 @@ static __attribute__((noinline)) int forward_error(struct __sk_buff *skb, int is
 		if (of_client ? change_quoted(skb, 1, &from, &next) : change_quoted(skb, 0, &to, &next))
 			return TC_ACT_SHOT;
 	}
+	/* With direct answers both sides have the addresses of the packet. */
+	if (connection->flags & DIRECT)
+		receiver = from.ip;
 	if (is6 ? change_ipv6(skb, 0, &receiver, ETH_HLEN + 40 + 2) :
 		  change_ipv4(skb, 0, receiver.word[3], 0))
 		return TC_ACT_SHOT;
@@ -1811,6 +1906,8 @@ static __attribute__((noinline)) int forward_tcp(struct __sk_buff *skb, int is6)
 			client = find_client(&head.to, &head.from);
 			connection = client ? find_of_member(client, &head.from) : 0;
 		}
+		if (connection && connection->flags & DIRECT)
+			return relay_to_client(skb, &head, connection, now);
 		if (connection)
 			return to_client(skb, &head, client, connection, now);
 	}

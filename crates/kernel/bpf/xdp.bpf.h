@@ -111,8 +111,8 @@ static __always_inline int is_in_middle(const struct evk_connection *connection,
 
 /* Finds the interface and the neighbour for a packet, and lets the kernel send the packet there if the program says
  * XDP_REDIRECT. Returns -1 if the other program must do it. */
-static __always_inline int find_neighbour(struct xdp_md *xdp, struct bpf_fib_lookup *fib, const struct evk_words *words,
-					  const struct headers *head)
+static __always_inline int find_neighbour(struct xdp_md *xdp, struct bpf_fib_lookup *fib, const struct evk_ip *from,
+					  const struct evk_ip *to, const struct headers *head)
 {
 	__builtin_memset(fib, 0, sizeof(*fib));
 	fib->l4_protocol = IPPROTO_TCP;
@@ -121,13 +121,13 @@ static __always_inline int find_neighbour(struct xdp_md *xdp, struct bpf_fib_loo
 	if (head->is_ipv6) {
 		fib->family = AF_INET6;
 		fib->flowinfo = bpf_htonl((__u32)head->tos << 20);
-		__builtin_memcpy(fib->ipv6_src, &words->from, sizeof(words->from));
-		__builtin_memcpy(fib->ipv6_dst, &words->to, sizeof(words->to));
+		__builtin_memcpy(fib->ipv6_src, from, sizeof(*from));
+		__builtin_memcpy(fib->ipv6_dst, to, sizeof(*to));
 	} else {
 		fib->family = AF_INET;
 		fib->tos = head->tos;
-		fib->ipv4_src = words->from.word[3];
-		fib->ipv4_dst = words->to.word[3];
+		fib->ipv4_src = from->word[3];
+		fib->ipv4_dst = to->word[3];
 	}
 	if (bpf_fib_lookup(xdp, fib, sizeof(*fib), 0) != BPF_FIB_LKUP_RET_SUCCESS)
 		return -1;
@@ -195,7 +195,12 @@ static __attribute__((noinline)) int forward_xdp(struct xdp_md *xdp, int is6)
 		return XDP_PASS;
 	struct evk_words old = { .from = head.from.ip, .to = head.to.ip, .ports = { head.from.port, head.to.port } };
 	struct evk_words next = old;
-	if (is_of_client) {
+	int is_direct = connection->flags & DIRECT;
+	if (is_direct) {
+		/* The member has the listener's address. What it sends this way is for tc. */
+		if (!is_of_client)
+			return XDP_PASS;
+	} else if (is_of_client) {
 		next.to = connection->member;
 		next.ports[1] = connection->member_port;
 		if (connection->source_port) {
@@ -222,7 +227,8 @@ static __attribute__((noinline)) int forward_xdp(struct xdp_md *xdp, int is6)
 			next.timestamps[1] = bpf_htonl(bpf_ntohl(options[2]) - connection->shift);
 	}
 	struct bpf_fib_lookup fib;
-	if (find_neighbour(xdp, &fib, &next, &head))
+	struct evk_ip to = is_direct ? connection->member : next.to;
+	if (find_neighbour(xdp, &fib, &next.from, &to, &head) || (is_direct && !is_neighbour(&fib, &to)))
 		return XDP_PASS;
 	if (is6 ? write_xdp(data, end, &fib, &old, &next, 1) : write_xdp(data, end, &fib, &old, &next, 0))
 		return XDP_PASS;
@@ -232,7 +238,10 @@ static __attribute__((noinline)) int forward_xdp(struct xdp_md *xdp, int is6)
 	if (is_of_client) {
 		if (head.payload)
 			__sync_fetch_and_add(&connection->bytes_in, head.payload);
-		follow(&head, &connection->client_side, &connection->member_side);
+		if (is_direct)
+			follow_direct(&head, client, connection, bpf_ktime_get_ns());
+		else
+			follow(&head, &connection->client_side, &connection->member_side);
 		count(FORWARDED_TO_MEMBER);
 	} else {
 		if (head.payload)

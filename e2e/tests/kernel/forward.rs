@@ -2,7 +2,9 @@
 
 #![allow(clippy::unwrap_used)] // Helpers of tests fail by panicking.
 
+mod direct;
 mod nat;
+mod servers;
 mod xdp;
 
 use std::fs;
@@ -168,20 +170,7 @@ impl Machines {
             .pair
             .back
             .run_inside(|| TcpListener::bind(address).unwrap());
-        thread::spawn(move || {
-            while let Ok((mut stream, from)) = listener.accept() {
-                thread::spawn(move || {
-                    thread::sleep(delay);
-                    let _ = writeln!(stream, "{:<15}", from.ip());
-                    let mut space = vec![0; 1 << 16];
-                    while let Ok(length @ 1..) = stream.read(&mut space) {
-                        if stream.write_all(&space[..length]).is_err() {
-                            return;
-                        }
-                    }
-                });
-            }
-        });
+        serve_echo(listener, delay);
     }
 
     /// A balancer with the rule; `None` if it is built without the programs, which is said.
@@ -253,6 +242,34 @@ impl Machines {
     fn count(&self, balancer: &Balancer, last: u8, name: &str) -> u64 {
         count(&self.forwarded(balancer), self.family.member(last), name)
     }
+}
+
+/// Sends each client its address in a line, after `delay`, and then all that it sends; or, if it asks for bytes with
+/// "send" and a number in a line, as many.
+fn serve_echo(listener: TcpListener, delay: Duration) {
+    thread::spawn(move || {
+        while let Ok((mut stream, from)) = listener.accept() {
+            thread::spawn(move || {
+                thread::sleep(delay);
+                let _ = writeln!(stream, "{:<15}", from.ip());
+                let mut space = vec![0; 1 << 16];
+                while let Ok(length @ 1..) = stream.read(&mut space) {
+                    let sent = &space[..length];
+                    let asked = sent.strip_prefix(b"send ").and_then(|number| {
+                        let number = std::str::from_utf8(number).ok()?;
+                        number.trim_end().parse().ok()
+                    });
+                    let answered = match asked {
+                        Some(bytes) => stream.write_all(&vec![b'x'; bytes]),
+                        None => stream.write_all(sent),
+                    };
+                    if answered.is_err() {
+                        return;
+                    }
+                }
+            });
+        }
+    });
 }
 
 /// A RST with the client's address, as a stranger would send it who does not know the connection's numbers.

@@ -13,7 +13,7 @@ use super::member::MemberConfig;
 use super::mirror::MIRRORED;
 use super::negotiator::Cluster;
 use super::protocol::Source;
-use super::rule::{Forward, Protocol, Rule};
+use super::rule::{Forward, Protocol, ReturnPath, Rule};
 use crate::schema::document::{Span, join_key};
 use crate::schema::report::Report;
 use crate::schema::table::Table;
@@ -87,6 +87,30 @@ pub(super) fn check_forward(
             rule.name
         );
         report.add_problem(span, &group.path(), message, None);
+    }
+    let is_direct = |rule: &&Rule| forwards(rule) && rule.return_path == ReturnPath::Direct;
+    for rule in rules.iter().filter(is_direct) {
+        check_direct_ports(rule, group, span, report);
+    }
+}
+
+/// Looks for members with another port than a rule whose packets they get unchanged.
+fn check_direct_ports(rule: &Rule, group: &GroupConfig, span: &Span, report: &mut Report<'_>) {
+    for listen in &rule.listen {
+        let Address::Ip(listen) = listen else {
+            continue;
+        };
+        // Members that are found later have no port yet.
+        let other = |member: &&MemberConfig| member.port != 0 && member.port != listen.port();
+        for member in group.members.iter().filter(other) {
+            let message = format!(
+                "the member {} has another port than {listen}, where the rule {:?} listens: with `return_path = \"direct\"` \
+                 members get the packets of clients unchanged. Let both have the same port, or set `return_path = \"nat\"`",
+                member.name(),
+                rule.name
+            );
+            report.add_problem(span, &group.path(), message, None);
+        }
     }
 }
 

@@ -56,8 +56,8 @@ section! {
         forward: Forward = Forward::Proxy; r#""kernel""#,
         /// Way of the members' answers with `forward = "kernel"`. With `route` members see the clients'
         /// addresses, and need a route to your clients through the balancer. With `nat` members see an
-        /// address of the balancer, so their routes need no change: see [the two return
-        /// paths](kernel-forwarding.md#return-paths).
+        /// address of the balancer, so their routes need no change. With `direct` members have the rule's address,
+        /// and answer your clients without the balancer: see [return paths](kernel-forwarding.md#return-paths).
         return_path: ReturnPath = ReturnPath::Route; r#""nat""#,
         /// TLS between clients and the rule: a table, see below. Without the table, clients connect without
         /// encryption.
@@ -249,9 +249,14 @@ pub enum ReturnPath {
     Route,
     /// To an address of the balancer, which members see instead of the client's.
     Nat,
+    /// From the rule's address, which members have, too, to the client without the balancer.
+    Direct,
 }
 
-choice_field!(ReturnPath, "route" => ReturnPath::Route, "nat" => ReturnPath::Nat);
+choice_field!(ReturnPath,
+    "route" => ReturnPath::Route,
+    "nat" => ReturnPath::Nat,
+    "direct" => ReturnPath::Direct);
 
 /// Name of a group in `sni`.
 const GROUP: Texts = ("the name of a group", is_name);

@@ -360,8 +360,9 @@ fn check_ftp(rule: &Rule, table: &mut Table<'_>, report: &mut Report<'_>) {
 /// Looks at what a rule cannot have if the kernel forwards its connections.
 fn check_forward(rule: &Rule, table: &Table<'_>, report: &mut Report<'_>) {
     if rule.forward == Forward::Proxy {
-        if rule.return_path == ReturnPath::Nat {
-            let message = "\"nat\" is only for a rule with `forward = \"kernel\"`: set it, or remove this key";
+        if rule.return_path != ReturnPath::Route {
+            let message = "\"nat\" and \"direct\" are only for a rule with `forward = \"kernel\"`: set it, or remove \
+                           this key";
             table.report_problem("return_path", message, report);
         }
         return;

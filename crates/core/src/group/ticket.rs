@@ -159,6 +159,15 @@ impl Ticket {
         self.judge(outcome, now);
     }
 
+    /// Notes that the member has accepted a connection whose answers nobody sees: a success without a latency. Only the
+    /// first call of this or [`Ticket::head_arrived`] counts.
+    pub fn record_acceptance(&mut self, now: Instant) {
+        if self.verdict.is_none() {
+            self.answer();
+            self.judge(Outcome::Success, now);
+        }
+    }
+
     /// True if the ticket is to be told of the first byte of the body, and of the time in which the
     /// member waits for the client: the response is a stream, or its latency has not ended.
     #[inline]

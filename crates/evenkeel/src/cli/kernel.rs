@@ -1,6 +1,6 @@
 //! Arguments of `evenkeel kernel`.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -25,6 +25,9 @@ pub(crate) enum KernelCommand {
     /// Loads a BPF program and ends: no process stays. A second `attach` to the same
     /// interface changes keys, sources, targets and so on without interruption.
     /// Needs root, or CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON.
+    ///
+    /// With --receive: let this machine, a member, receive packets to the addresses of rules with
+    /// return_path = "direct", and answer nobody who looks for these addresses in its networks.
     Attach(Attach),
     /// Remove the responder from an interface, or the program that forwards connections, completely
     ///
@@ -32,6 +35,7 @@ pub(crate) enum KernelCommand {
     /// of all versions, from all interfaces. New connections no longer begin in the kernel; the
     /// command waits until no connection is left in the kernel, and removes programs and tables. If you
     /// interrupt the command, the connections continue, and you can run the command again.
+    /// With --receive: undo `attach --receive`.
     Detach(Detach),
     /// Show the responder of an interface, and its counters
     Status(Status),
@@ -61,14 +65,23 @@ pub(crate) enum Mode {
 /// `evenkeel kernel attach`.
 #[derive(Debug, Args)]
 pub(crate) struct Attach {
+    /// Receive packets to the addresses of rules with return_path = "direct": an address, or
+    /// several with commas. Other options are for the responder, and not for this
+    #[arg(long, value_name = "ADDRESS", value_delimiter = ',', exclusive = true)]
+    pub receive: Vec<IpAddr>,
     /// The network interface by which balancers reach this machine
-    pub interface: String,
+    #[arg(required_unless_present = "receive")]
+    pub interface: Option<String>,
     /// Keys that balancers may use: a line each, HEX or NUMBER:HEX with 32 hexadecimal
     /// digits. The file must be readable only for its owner
-    #[arg(long, value_name = "FILE")]
-    pub key_file: PathBuf,
+    #[arg(long, value_name = "FILE", required_unless_present = "receive")]
+    pub key_file: Option<PathBuf>,
     /// Allowed clients: an address or a network like 10.0.0.0/8; may be repeated
-    #[arg(long = "allow", value_name = "CIDR", required = true)]
+    #[arg(
+        long = "allow",
+        value_name = "CIDR",
+        required_unless_present = "receive"
+    )]
     pub allow: Vec<String>,
     /// A name or address by which balancers query this machine, instead of the addresses
     /// that it has now; needed with address translation, for instance. It is `host` in the balancer's
@@ -108,8 +121,17 @@ pub(crate) struct Pin {
 #[derive(Debug, Args)]
 pub(crate) struct Detach {
     /// The network interface of the responder
-    #[arg(required_unless_present = "forwarding")]
+    #[arg(required_unless_present_any = ["forwarding", "receive"])]
     pub interface: Option<String>,
+    /// Receive packets to these addresses no longer; without an address, to none
+    #[arg(
+        long,
+        value_name = "ADDRESS",
+        value_delimiter = ',',
+        num_args = 0..,
+        exclusive = true
+    )]
+    pub receive: Option<Vec<IpAddr>>,
     /// Remove the program that forwards connections of rules with forward = "kernel"
     #[arg(long, conflicts_with_all = ["interface", "folder"])]
     pub forwarding: bool,

@@ -53,16 +53,19 @@ mod with {
     }
 
     pub(crate) fn attach(args: &Attach) -> Result<(), Failure> {
+        let (Some(interface), Some(key_file)) = (&args.interface, &args.key_file) else {
+            return Err(Failure::new("an interface and --key-file are needed"));
+        };
         let allow = args
             .allow
             .iter()
             .map(|text| text.parse().map_err(Failure::of));
         let cgroups = args.cgroups.iter().map(|text| cgroup(text));
         let options = Options {
-            interface: args.interface.clone(),
+            interface: interface.clone(),
             folder: args.pin.folder.clone(),
             port: args.port,
-            keys: key_file::load_parsed(&args.key_file, keys::parse).map_err(Failure::of)?,
+            keys: key_file::load_parsed(key_file, keys::parse).map_err(Failure::of)?,
             allow: allow.collect::<Result<_, _>>()?,
             hosts: host::list_own_hosts(&args.hosts).map_err(Failure::of)?,
             ports: args.listen_ports.clone(),
@@ -77,8 +80,7 @@ mod with {
         };
         let mode = responder::attach(&options).map_err(Failure::of)?;
         print(format!(
-            "{}: the kernel answers load queries on UDP port {} ({})\n",
-            args.interface,
+            "{interface}: the kernel answers load queries on UDP port {} ({})\n",
             args.port,
             mode.in_words()
         ))

@@ -4,6 +4,7 @@ mod attach;
 #[cfg(feature = "bpf")]
 mod forwarding;
 mod query;
+mod receive;
 mod serve;
 
 use crate::cli::kernel::{Kernel, KernelCommand};
@@ -12,8 +13,12 @@ use crate::failure::Failure;
 /// Runs the command.
 pub(crate) fn run(args: &Kernel) -> Result<(), Failure> {
     match &args.command {
+        KernelCommand::Attach(args) if !args.receive.is_empty() => receive::attach(&args.receive),
         KernelCommand::Attach(args) => attach::attach(args),
-        KernelCommand::Detach(args) => attach::detach(args),
+        KernelCommand::Detach(args) => match &args.receive {
+            Some(addresses) => receive::detach(addresses),
+            None => attach::detach(args),
+        },
         KernelCommand::Status(args) => attach::status(args),
         KernelCommand::Serve(args) => serve::serve(args),
         KernelCommand::Query(args) => query::query(args),

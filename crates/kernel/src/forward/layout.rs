@@ -78,6 +78,8 @@ pub struct Listener {
     pub retries: u32,
     /// Ports that members see with full NAT; `None` if they see the client's address.
     pub nat: Option<NatPorts>,
+    /// True if members have the listening address, and answer clients without the balancer.
+    pub is_direct: bool,
 }
 
 /// Range of ports towards members, with full NAT.
@@ -94,12 +96,13 @@ pub const MAX_RETRIES: u32 = 10;
 
 impl Listener {
     /// Returns `struct evk_listener`.
-    pub(super) fn write(&self) -> [u8; 12] {
+    pub(super) fn write(&self) -> [u8; 16] {
         let [a, b, c, d] = self.group.to_ne_bytes();
         let [e, f, g, h] = self.retries.min(MAX_RETRIES).to_ne_bytes();
         let (first, count) = self.nat.map_or((0, 0), |ports| (ports.first, ports.count));
         let ([i, j], [k, l]) = (first.to_ne_bytes(), count.to_ne_bytes());
-        [a, b, c, d, e, f, g, h, i, j, k, l]
+        let [m, n, o, p] = u32::from(self.is_direct).to_ne_bytes();
+        [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p]
     }
 }
 
@@ -321,6 +324,8 @@ pub enum Step {
     Begin,
     /// The member has accepted.
     Accept,
+    /// The client has acknowledged the acceptance of a member whose answers are not seen.
+    Confirm,
     /// The member's first byte is here.
     Answer,
     /// The connection is over.
@@ -360,6 +365,7 @@ impl Event {
             (3, 2) => Step::End(End::Reset),
             (3, 3) => Step::End(End::ClientReset),
             (4, _) => Step::Accept,
+            (5, _) => Step::Confirm,
             _ => return None,
         };
         Some(Event {

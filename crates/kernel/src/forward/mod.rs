@@ -76,7 +76,7 @@ const PINNED: [&str; 13] = [
 ];
 
 /// Kinds of packets, in the order of `enum evk_outcome`: a name for scripts, and the meaning of each.
-pub const OUTCOMES: [(&str, &str); 16] = [
+pub const OUTCOMES: [(&str, &str); 17] = [
     ("to_member", "forwarded to members"),
     ("to_client", "forwarded to clients"),
     (
@@ -131,6 +131,10 @@ pub const OUTCOMES: [(&str, &str); 16] = [
     (
         "by_xdp",
         "of those forwarded: by native XDP, before the system has looked at the packet",
+    ),
+    (
+        "proxied_remote",
+        "left to the proxy: connections with `return_path = \"direct\"` to a member behind a router",
     ),
 ];
 

@@ -12,6 +12,7 @@ use super::*;
 use crate::testing::report_skipped;
 
 mod decisions;
+mod direct;
 mod errors;
 mod events;
 mod families;
@@ -283,6 +284,7 @@ fn listener(family: Family, group: u32, retries: u32) -> Listener {
         group,
         retries,
         nat: None,
+        is_direct: false,
     }
 }
 

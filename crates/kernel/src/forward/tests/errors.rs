@@ -196,6 +196,37 @@ fn s41_icmp_errors_reach_both_sides_of_full_nat() {
 }
 
 #[test]
+fn s41_icmp_errors_reach_the_member_that_answers_directly() {
+    run_beside_routes(|forwarder, interface| {
+        for family in [Family::V4, Family::V6] {
+            let (client, listener) = (family.client(5000), family.listener());
+            super::direct::serve_direct(forwarder, &[family.member(2)], 2);
+            send(forwarder, interface, &Segment::new(client, listener, SYN));
+            let mut confirm = Segment::new(client, listener, ACK);
+            confirm.sequence = 2;
+            send(forwarder, interface, &confirm);
+            for head in list_errors(family) {
+                // The member has the address of the listener, to which routers send their errors.
+                let message = Message {
+                    from: find_router(family),
+                    to: listener.ip(),
+                    head,
+                    quoted: Segment {
+                        data: b"0123".to_vec(),
+                        ..Segment::new(listener, client, ACK)
+                    },
+                };
+                let sent = send_frame(forwarder, interface, &message.write());
+                message.check(&sent.expect("sent to the member"));
+            }
+            for connection in list_connections(forwarder) {
+                assert!(forwarder.remove_connection(&connection).unwrap());
+            }
+        }
+    });
+}
+
+#[test]
 fn s41_the_system_tells_members_of_packets_that_are_too_large_for_clients() {
     run_beside_routes(|forwarder, interface| {
         for family in [Family::V4, Family::V6] {

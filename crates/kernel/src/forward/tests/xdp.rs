@@ -5,6 +5,7 @@ use std::process::Command;
 
 use libbpf_rs::{Xdp, XdpFlags};
 
+use super::direct::serve_direct;
 use super::nat::{read_timestamps, serve_with_nat, write_options};
 use super::packets::*;
 use super::*;
@@ -193,6 +194,42 @@ fn s41_xdp_forwards_the_middle_of_connections_as_tc_does() {
                 let frame = bench.send_xdp(&sides[1].write()).unwrap();
                 assert_eq!(frame[..6], [2, 0, 0, 0, 0, 7], "the client's address");
             }
+        }
+    });
+}
+
+#[test]
+fn s41_xdp_sends_packets_to_members_that_answer_directly() {
+    run(|bench| {
+        for (port, family) in [(6_000, Family::V4), (6_100, Family::V6)] {
+            serve_direct(bench.forwarder, &[family.member(MEMBER)], 0);
+            let syn = Segment::new(family.client(port), family.listener(), SYN);
+            bench.send_tc(&syn.write()).unwrap();
+            let ours = Segment {
+                sequence: 2,
+                answered: 7_001,
+                data: b"some data!".to_vec(),
+                ..Segment::new(syn.from, syn.to, ACK)
+            };
+            // The first acknowledgement shows that the member has accepted.
+            assert!(!bench.compare(&ours.write()));
+            assert!(bench.compare(&ours.write()));
+            let frame = bench.send_xdp(&ours.write()).unwrap();
+            assert_eq!(frame[..6], [2, 0, 0, 0, 0, 9], "the member's address");
+            let all = list_connections(bench.forwarder);
+            let own = all.iter().find(|one| one.pair.client == syn.from).unwrap();
+            assert!(own.is_open());
+            let reply = Segment::new(family.listener(), syn.from, ACK);
+            assert_eq!(bench.send_xdp(&reply.write()), None);
+            let end = Segment {
+                flags: ACK | FIN,
+                sequence: 12,
+                data: Vec::new(),
+                ..ours.clone()
+            };
+            assert_eq!(bench.send_xdp(&end.write()), None);
+            bench.send_tc(&end.write()).unwrap();
+            assert_eq!(bench.send_xdp(&ours.write()), None);
         }
     });
 }

@@ -1,0 +1,128 @@
+//! Rules whose connections the kernel cannot forward now, with the reasons: the proxy serves these rules.
+
+use std::collections::{BTreeMap, HashMap};
+use std::mem;
+use std::net::{IpAddr, SocketAddr};
+
+use evenkeel_config::ReturnPath;
+use evenkeel_core::group::Group;
+use evenkeel_kernel::forward::find_source;
+use evenkeel_kernel::netlink::find_router;
+use tracing::{info, warn};
+
+use crate::nat::Nat;
+use crate::plan::PlannedRule;
+use crate::terms::find_forwardable;
+
+/// Reasons of rules, as found in the last round.
+#[derive(Debug, Default)]
+pub(crate) struct Obstacles {
+    reasons: BTreeMap<String, String>,
+    reasons_before: BTreeMap<String, String>,
+    /// Way to each member, as of the last look at the routes.
+    ways: HashMap<IpAddr, Way>,
+}
+
+/// Way from this machine to a member.
+#[derive(Clone, Copy, Debug)]
+struct Way {
+    /// Router on the way, if there is one.
+    router: Option<IpAddr>,
+    /// Address of this machine that packets to the member have.
+    source: Option<IpAddr>,
+}
+
+impl Way {
+    /// Without a route no connection goes to the member, and the proxy says so of each connection.
+    fn find(member: SocketAddr) -> Self {
+        Way {
+            router: find_router(member.ip()).unwrap_or(None),
+            source: find_source(member),
+        }
+    }
+}
+
+impl Obstacles {
+    /// Begins a round, which looks at routes anew if `is_due`.
+    pub(crate) fn begin_round(&mut self, is_due: bool) {
+        self.reasons_before = mem::take(&mut self.reasons);
+        if is_due {
+            self.ways.clear();
+        }
+    }
+
+    /// Returns true if the kernel can forward connections of a rule now.
+    pub(crate) fn allow(&mut self, rule: &PlannedRule, group: &Group, nat: &Nat) -> bool {
+        let reason = match rule.return_path {
+            ReturnPath::Route => None,
+            ReturnPath::Nat => nat.obstacle.clone(),
+            ReturnPath::Direct => self.find_direct_obstacle(rule, group),
+        };
+        let Some(reason) = reason else {
+            return true;
+        };
+        let name = rule.name.to_string();
+        if self.reasons_before.get(&name) != Some(&reason) {
+            warn!(rule = name, "the proxy serves the rule: {reason}");
+        }
+        self.reasons.insert(name, reason);
+        false
+    }
+
+    /// Ends a round: all rules were asked for.
+    pub(crate) fn end_round(&self) {
+        for name in self.reasons_before.keys() {
+            if !self.reasons.contains_key(name) {
+                info!(
+                    rule = name,
+                    "the kernel can forward connections of the rule"
+                );
+            }
+        }
+    }
+
+    /// Returns the reasons of rules that the proxy serves.
+    pub(crate) fn list_reasons(&self) -> &BTreeMap<String, String> {
+        &self.reasons
+    }
+
+    /// Finds a member that cannot get packets of the rule's clients unchanged.
+    fn find_direct_obstacle(&mut self, rule: &PlannedRule, group: &Group) -> Option<String> {
+        for member in group.members() {
+            let Some(at) = find_forwardable(&member.address) else {
+                continue;
+            };
+            let name = &member.name;
+            if let Some(listener) = find_other_port(rule, at.port()) {
+                return Some(format!(
+                    "return_path = \"direct\" needs the same port at the rule and at its members: the rule listens at \
+                     {listener}, and the member {name} has the port {}",
+                    at.port()
+                ));
+            }
+            let way = *self.ways.entry(at.ip()).or_insert_with(|| Way::find(at));
+            if let Some(router) = way.router {
+                return Some(format!(
+                    "return_path = \"direct\" needs members in a network of this machine: the router {router} is on the \
+                     way to the member {name}"
+                ));
+            }
+            let is_source = |listener: &&SocketAddr| Some(listener.ip()) == way.source;
+            if let Some(listener) = rule.listeners.iter().find(is_source) {
+                return Some(format!(
+                    "return_path = \"direct\" needs an address that is only the rule's: this machine connects to the member \
+                     {name} from {}, which the member drops, as the member has the address, too. Give the rule another \
+                     address",
+                    listener.ip()
+                ));
+            }
+        }
+        None
+    }
+}
+
+/// Returns an address of a rule that has another port than this one.
+fn find_other_port(rule: &PlannedRule, port: u16) -> Option<SocketAddr> {
+    let mut listeners = rule.listeners.iter();
+    listeners.find(|listener| listener.port() != port).copied()
+}

@@ -1,0 +1,207 @@
+//! Routes and addresses of this machine's network namespace, asked for and changed over rtnetlink(7).
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use rustix::net::netlink::SocketAddrNetlink;
+use rustix::net::{
+    AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, sendto, socket_with,
+};
+
+const NLMSG_ERROR: u16 = 2;
+const RTM_NEWADDR: u16 = 20;
+const RTM_DELADDR: u16 = 21;
+const RTM_NEWROUTE: u16 = 24;
+const RTM_GETROUTE: u16 = 26;
+const NLM_F_REQUEST: u16 = 1;
+const NLM_F_ACK: u16 = 4;
+const NLM_F_CREATE_NEW: u16 = 0x600;
+const RTA_DST: u16 = 1;
+const RTA_GATEWAY: u16 = 5;
+const RTA_VIA: u16 = 18;
+const IFA_ADDRESS: u16 = 1;
+const IFA_LOCAL: u16 = 2;
+const IFA_CACHEINFO: u16 = 6;
+/// Scope of addresses that no packet of this machine gets as its source by itself.
+const RT_SCOPE_HOST: u8 = 254;
+/// Bytes of `nlmsghdr`, and of `rtmsg`.
+const HEADER: usize = 16;
+const ROUTE: usize = 12;
+/// Index of the loopback interface, in all network namespaces.
+const LOOPBACK: u32 = 1;
+
+/// Returns the router on the way to an address; `None` if the address is in a network of this machine.
+///
+/// # Errors
+///
+/// There is no way, or the kernel does not tell.
+pub fn find_router(to: IpAddr) -> io::Result<Option<IpAddr>> {
+    let (family, bits) = describe_family(to);
+    let mut question = vec![family, bits, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+    push_attribute(&mut question, RTA_DST, &write_ip(to));
+    let answer = request(RTM_GETROUTE, 0, &question)?;
+    Ok(read_router(answer.get(ROUTE..).unwrap_or_default()))
+}
+
+/// Adds an address to the loopback interface. The machine does not use the address as a source by itself.
+pub(crate) fn add_to_loopback(ip: IpAddr) -> io::Result<()> {
+    let mut address = write_address(ip);
+    if ip.is_ipv6() {
+        // Never preferred, and valid for ever.
+        let lifetimes = [0, u32::MAX, 0, 0].map(u32::to_ne_bytes).concat();
+        push_attribute(&mut address, IFA_CACHEINFO, &lifetimes);
+    }
+    request(RTM_NEWADDR, NLM_F_ACK | NLM_F_CREATE_NEW, &address).map(drop)
+}
+
+/// Removes an address from the loopback interface.
+pub(crate) fn remove_from_loopback(ip: IpAddr) -> io::Result<()> {
+    request(RTM_DELADDR, NLM_F_ACK, &write_address(ip)).map(drop)
+}
+
+/// Returns `struct ifaddrmsg` for an address of the loopback interface, with the address.
+fn write_address(ip: IpAddr) -> Vec<u8> {
+    let (family, bits) = describe_family(ip);
+    let scope = if ip.is_ipv4() { RT_SCOPE_HOST } else { 0 };
+    let mut address = vec![family, bits, 0, scope];
+    address.extend(LOOPBACK.to_ne_bytes());
+    push_attribute(&mut address, IFA_LOCAL, &write_ip(ip));
+    push_attribute(&mut address, IFA_ADDRESS, &write_ip(ip));
+    address
+}
+
+/// Returns the number of an address's family, and the length of the address in bits.
+fn describe_family(ip: IpAddr) -> (u8, u8) {
+    match ip {
+        IpAddr::V4(_) => (2, 32),
+        IpAddr::V6(_) => (10, 128),
+    }
+}
+
+fn write_ip(ip: IpAddr) -> Vec<u8> {
+    match ip {
+        IpAddr::V4(ip) => ip.octets().to_vec(),
+        IpAddr::V6(ip) => ip.octets().to_vec(),
+    }
+}
+
+fn push_attribute(message: &mut Vec<u8>, kind: u16, value: &[u8]) {
+    let length = 4 + value.len() as u16;
+    message.extend(length.to_ne_bytes());
+    message.extend(kind.to_ne_bytes());
+    message.extend(value);
+    message.resize(message.len().next_multiple_of(4), 0);
+}
+
+fn read_ip(bytes: &[u8]) -> Option<IpAddr> {
+    let v4 = <[u8; 4]>::try_from(bytes).map(|octets| Ipv4Addr::from(octets).into());
+    let v6 = <[u8; 16]>::try_from(bytes).map(|octets| Ipv6Addr::from(octets).into());
+    v4.or(v6).ok()
+}
+
+/// Returns the router among the attributes of a route.
+fn read_router(mut attributes: &[u8]) -> Option<IpAddr> {
+    while let Some((&[a, b, c, d], _)) = attributes.split_first_chunk() {
+        let (length, kind) = (
+            u16::from_ne_bytes([a, b]).into(),
+            u16::from_ne_bytes([c, d]),
+        );
+        let value = attributes.get(4..length)?;
+        match kind {
+            RTA_GATEWAY => return read_ip(value),
+            // A router of the other family: the family comes first.
+            RTA_VIA => return read_ip(value.get(2..)?),
+            _ => {}
+        }
+        attributes = attributes.get(length.next_multiple_of(4)..)?;
+    }
+    None
+}
+
+/// Sends a request to the kernel, and returns the body of its answer, which is empty if the kernel only says that it has
+/// done what it was asked for.
+fn request(kind: u16, flags: u16, body: &[u8]) -> io::Result<Vec<u8>> {
+    let socket = socket_with(
+        AddressFamily::NETLINK,
+        SocketType::RAW,
+        SocketFlags::CLOEXEC,
+        None, // NETLINK_ROUTE
+    )?;
+    let length = (HEADER + body.len()) as u32;
+    let mut message = length.to_ne_bytes().to_vec();
+    message.extend(kind.to_ne_bytes());
+    message.extend((flags | NLM_F_REQUEST).to_ne_bytes());
+    message.extend([0; 8]);
+    message.extend(body);
+    sendto(
+        &socket,
+        &message,
+        SendFlags::empty(),
+        &SocketAddrNetlink::new(0, 0),
+    )?;
+    let mut buffer = vec![0; 16 << 10];
+    let (length, _) = recv(&socket, buffer.as_mut_slice(), RecvFlags::empty())?;
+    read_answer(buffer.get(..length).unwrap_or_default())
+}
+
+/// Reads the kernel's answer to a request.
+fn read_answer(message: &[u8]) -> io::Result<Vec<u8>> {
+    let cut = || io::Error::other("an answer of the kernel is cut short");
+    let (head, rest) = message.split_first_chunk::<HEADER>().ok_or_else(cut)?;
+    let length = u32::from_ne_bytes([head[0], head[1], head[2], head[3]]) as usize;
+    let body = length.checked_sub(HEADER).and_then(|long| rest.get(..long));
+    let body = body.ok_or_else(cut)?;
+    match u16::from_ne_bytes([head[4], head[5]]) {
+        NLMSG_ERROR => {
+            let code = body.first_chunk().ok_or_else(cut)?;
+            match i32::from_ne_bytes(*code) {
+                0 => Ok(Vec::new()),
+                code => Err(io::Error::from_raw_os_error(code.saturating_neg())),
+            }
+        }
+        RTM_NEWROUTE => Ok(body.to_vec()),
+        other => Err(io::Error::other(format!(
+            "the kernel answers with a message of the kind {other}"
+        ))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn addresses_of_this_machine_are_behind_no_router() {
+        assert_eq!(find_router(Ipv4Addr::LOCALHOST.into()).unwrap(), None);
+    }
+
+    #[test]
+    fn routers_are_found_among_the_attributes() {
+        let mut route = Vec::new();
+        push_attribute(&mut route, RTA_DST, &[192, 0, 2, 1]);
+        assert_eq!(read_router(&route), None);
+        let mut by_v6 = route.clone();
+        let router: Ipv6Addr = "2001:db8::1".parse().unwrap();
+        push_attribute(
+            &mut by_v6,
+            RTA_VIA,
+            &[&[10, 0][..], &router.octets()].concat(),
+        );
+        assert_eq!(read_router(&by_v6), Some(router.into()));
+        push_attribute(&mut route, RTA_GATEWAY, &[192, 0, 2, 254]);
+        assert_eq!(
+            read_router(&route),
+            Some(Ipv4Addr::new(192, 0, 2, 254).into())
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn answers_of_any_bytes_are_read(bytes in prop::collection::vec(any::<u8>(), 0..64)) {
+            let _ = read_answer(&bytes);
+            let _ = read_router(&bytes);
+        }
+    }
+}
