@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)] // Helpers of tests fail by panicking.
 
 mod nat;
+mod udp;
 
 use std::fs;
 use std::io::{ErrorKind, Read, Write};

@@ -1,4 +1,4 @@
-//! Forwarding of TCP connections in the kernel: the programs, their maps and the interfaces.
+//! Forwarding of TCP connections and sessions of UDP in the kernel: the programs, their maps and the interfaces.
 //!
 //! `bpf/forward.bpf.c` chooses members and forwards packets; a balancer writes terms of decisions, reads
 //! [`Event`]s, and removes connections that are over. Maps are pinned, and the filters on interfaces hold
@@ -11,6 +11,7 @@ mod place;
 mod table;
 #[cfg(test)]
 mod tests;
+mod udp;
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -41,6 +42,7 @@ pub use layout::{
     Candidate, Connection, Counts, Decision, End, Event, GROUP_SEATS, GroupTerms, Listener,
     ListenerCounts, MAX_RETRIES, NatPorts, Pair, Step, Terms,
 };
+pub use udp::{UdpClient, UdpCounts, UdpEnd, UdpListener, UdpSession};
 
 /// Number of seats: most members of all groups.
 pub const SEATS: u32 = 4096;
@@ -73,7 +75,7 @@ const PINNED: [&str; 13] = [
 ];
 
 /// Kinds of packets, in the order of `enum evk_outcome`: a name for scripts, and the meaning of each.
-pub const OUTCOMES: [(&str, &str); 15] = [
+pub const OUTCOMES: [(&str, &str); 16] = [
     ("to_member", "forwarded to members"),
     ("to_client", "forwarded to clients"),
     (
@@ -124,6 +126,10 @@ pub const OUTCOMES: [(&str, &str); 15] = [
     (
         "proxied_ports",
         "left to the proxy: connections with `return_path = \"nat\"` for which no port towards the member was free",
+    ),
+    (
+        "proxied_session",
+        "left to the proxy: datagrams of clients whose sessions the proxy has",
     ),
 ];
 
@@ -232,7 +238,7 @@ impl Forwarder {
             Ok(object) => object,
             Err(error @ BpfError::Rights(_)) => return Err(error),
             // The maps of connections are here: another attempt may succeed, without maps the connections are lost.
-            Err(error) if PINNED.iter().all(|name| folder.join(name).exists()) => {
+            Err(error) if is_complete(folder) => {
                 return Err(error);
             }
             Err(_) => {
@@ -562,6 +568,12 @@ fn read_rings(
     builder.build().map_err(failed())
 }
 
+/// True if all maps that outlive a process are in the folder.
+fn is_complete(folder: &Path) -> bool {
+    let mut names = PINNED.iter().chain(&udp::PINNED);
+    names.all(|name| folder.join(name).exists())
+}
+
 fn open(folder: &Path, memory: u64) -> Result<OpenObject, BpfError> {
     let mut object = bpf::open_programs(crate::bpf_object!("forward.bpf.o"))?;
     let connections = choose_capacity(folder, memory);
@@ -570,13 +582,14 @@ fn open(folder: &Path, memory: u64) -> Result<OpenObject, BpfError> {
         let entries = match name.as_str() {
             "evk_connections" | "evk_nat_pairs" => Some(connections),
             "evk_syns" => Some(connections / CONNECTIONS_PER_SYN),
+            name if udp::SIZED.contains(&name) => Some(connections / udp::CONNECTIONS_PER_SESSION),
             _ => None,
         };
         if let Some(entries) = entries {
             map.set_max_entries(entries)
                 .map_err(failed_to("set the size of a BPF map"))?;
         }
-        if PINNED.contains(&name.as_str()) {
+        if PINNED.contains(&name.as_str()) || udp::PINNED.contains(&name.as_str()) {
             map.set_pin_path(folder.join(name))
                 .map_err(failed_to("hold a BPF map"))?;
         }

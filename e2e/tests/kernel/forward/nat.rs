@@ -4,7 +4,7 @@ use super::*;
 
 impl Machines {
     /// Takes the members' routes to the clients.
-    fn remove_routes(&self) {
+    pub(super) fn remove_routes(&self) {
         let back = self.pair.back.path();
         let back = back.file_name().unwrap().to_str().unwrap();
         for version in ["-4", "-6"] {
