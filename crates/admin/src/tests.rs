@@ -96,7 +96,7 @@ impl Balancer {
             Arc::new(Monitor::new(clock).unwrap()),
             Arc::new(Acme::default()),
             Arc::new(Steering::new(clock)),
-            Arc::new(Forwarding::new(clock)),
+            Arc::new(Forwarding::new(clock, Default::default())),
         ];
         subsystems.extend(evenkeel_report::sources(clock).unwrap());
         let manager = Manager::new(clock, Arc::new(subsystems));

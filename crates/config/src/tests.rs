@@ -3038,6 +3038,17 @@ fn s41_a_rule_of_the_kernel_cannot_have_what_needs_the_proxy() {
         all.contains("test.toml:3:") && all.contains("only for a rule with `protocol"),
         "{all}"
     );
+    let udp = "protocol = \"udp\"\n";
+    assert_eq!(check(&format!("{udp}return_path = \"nat\""), ""), "");
+    for session in ["datagram", "quic"] {
+        let errors = check(&format!("{udp}udp = {{ session = \"{session}\" }}"), "");
+        assert!(
+            errors.contains("test.toml:3:") && errors.contains("session = \"client\""),
+            "{errors}"
+        );
+    }
+    let errors = check(&format!("{udp}limits = {{ connections = 5 }}"), "");
+    assert!(errors.contains("`limits`"), "{errors}");
     for (line, named) in [
         ("accept_proxy = [\"10.0.0.0/8\"]", "`accept_proxy`"),
         ("limits = { connections = 5 }", "`limits`"),

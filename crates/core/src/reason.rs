@@ -59,6 +59,15 @@ impl Reason {
     /// The reasons for which a member keeps the clients that are bound to it.
     pub const KEEPS_BOUND: u32 = Reason::Draining as u32 | Reason::ReportedDrain as u32;
 
+    /// The reasons for which a session of UDP leaves its member, at the client's next datagram.
+    pub const ENDS_SESSIONS: u32 = Reason::Down as u32
+        | Reason::Ejected as u32
+        | Reason::Maintenance as u32
+        | Reason::Unresolved as u32
+        | Reason::ReportedDown as u32
+        | Reason::ReportedMaintenance as u32
+        | Reason::Dead as u32;
+
     /// Reasons that are no fault of the member: a member without other reasons is well, and serves when no other one
     /// can.
     pub const SOFT: u32 = Reason::Shedding as u32 | Reason::Standby as u32;

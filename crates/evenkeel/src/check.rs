@@ -148,7 +148,7 @@ fn problems(config: &Config) -> Result<Vec<String>, Failure> {
             .map(ToString::to_string),
     );
     let clock = Clock::start();
-    let mut subsystems = list_subsystems(clock, Forwarding::new(clock))?;
+    let mut subsystems = list_subsystems(clock, Forwarding::new(clock, Default::default()))?;
     subsystems.push(Arc::new(Address::default()));
     for subsystem in subsystems {
         problems.extend(subsystem.check(config).iter().map(ToString::to_string));

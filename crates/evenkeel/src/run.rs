@@ -121,7 +121,7 @@ async fn live(
     let cores = available_parallelism().map_or(1, usize::from);
     let workers = config.workers.unwrap_or(cores);
     let proxy = Proxy::start(clock, workers).map_err(Failure::of)?;
-    let forwarding = Forwarding::new(clock);
+    let forwarding = Forwarding::new(clock, proxy.client_sessions());
     let mut subsystems = list_subsystems(clock, forwarding.clone())?;
     subsystems.insert(0, Arc::new(proxy.clone()));
     let address = Arc::new(Address::default());

@@ -8,30 +8,33 @@ use std::time::Duration;
 
 use evenkeel_config::ReturnPath;
 use evenkeel_core::cost::Cost;
-use evenkeel_core::group::{Group, Outcome, Ticket};
+use evenkeel_core::group::{Group, Outcome};
 use evenkeel_core::terms::{Form, scale_growth};
 use evenkeel_core::time::Instant;
 use evenkeel_kernel::bpf::BpfError;
 use evenkeel_kernel::forward::{
-    self as kernel, Connection, End, Event, Family, Forwarder, GROUP_SEATS, GROUPS, GroupTerms,
-    Listener, OUTCOMES, Pair, Place, SEATS, Step, Terms,
+    self as kernel, End, Event, Family, Forwarder, GROUP_SEATS, GROUPS, GroupTerms, Listener,
+    OUTCOMES, Pair, Place, SEATS, Step, Terms,
 };
 use evenkeel_limits::memory::MemoryBound;
 use evenkeel_manager::snapshot::GroupHandle;
 use evenkeel_net::Clock;
 use evenkeel_net::clock::monotonic_nanos;
 use evenkeel_proxy::access::AccessLog;
+use evenkeel_proxy::udp::client_sessions::ClientSessions;
 use tracing::{info, warn};
 
 use crate::decisions::describe_decision;
 use crate::limits::{find_limit, list_unforwarded};
+use crate::look::{Held, Key, Look, Tickets};
 use crate::nat::Nat;
 use crate::obstacles::Obstacles;
 use crate::plan::PlannedRule;
 use crate::records::{Records, Target};
-use crate::rule_counts::{count_member, count_rule};
+use crate::rule_counts::{count_rule, describe_member};
 use crate::status::ForwardStatus;
 use crate::terms::{Buffers, find_forwardable, find_terms, free_terms, hash_name};
+use crate::udp::{self, Sessions};
 use crate::xdp::XdpInterfaces;
 
 /// Time between two comparisons of tickets and counts with the table.
@@ -78,42 +81,6 @@ impl Home {
     }
 }
 
-/// Connection of the kernel, with its ticket.
-#[derive(Debug)]
-struct Held {
-    seat: u32,
-    /// `None` if the member was at its limit, or is no longer in the group.
-    ticket: Option<Ticket>,
-    is_answered: bool,
-    /// Number of the last sweep that has seen the connection.
-    sweep: u32,
-}
-
-/// Connections that a look at the table has found.
-struct Look {
-    /// Number of the sweep.
-    sweep: u32,
-    /// Number of open connections of each seat.
-    open: HashMap<u32, i64>,
-    /// Open connections that are not held, with their seats: the process before has got their events, or there was no
-    /// place for an event.
-    unknown: Vec<((Pair, u64), u32)>,
-}
-
-impl Look {
-    fn note(&mut self, connection: &Connection, held: &mut HashMap<(Pair, u64), Held>) {
-        if !connection.is_open() {
-            return;
-        }
-        *self.open.entry(connection.seat).or_default() += 1;
-        let key = (connection.pair, connection.began_ns);
-        match held.get_mut(&key) {
-            Some(held) => held.sweep = self.sweep,
-            None => self.unknown.push((key, connection.seat)),
-        }
-    }
-}
-
 /// The program in the kernel with the balancer's part.
 #[derive(Debug)]
 pub(crate) struct Engine {
@@ -127,13 +94,14 @@ pub(crate) struct Engine {
     unclaimed: HashMap<u32, Terms>,
     groups: HashMap<Arc<str>, (u32, GroupTerms)>,
     listeners: Option<Vec<Listener>>,
-    held: HashMap<(Pair, u64), Held>,
+    held: Tickets,
     swept: Option<Instant>,
     /// Number of the last sweep.
     sweep: u32,
     interfaces: usize,
     xdp: XdpInterfaces,
     connections: usize,
+    sessions: Sessions,
     nat: Nat,
     obstacles: Obstacles,
     /// Connections in programs of other versions.
@@ -148,7 +116,11 @@ pub(crate) struct Engine {
 
 impl Engine {
     /// Loads the program, or takes over the maps of the process before.
-    pub(crate) fn open(clock: Clock, rules: &[PlannedRule]) -> Result<Self, String> {
+    pub(crate) fn open(
+        clock: Clock,
+        rules: &[PlannedRule],
+        sessions: &ClientSessions,
+    ) -> Result<Self, String> {
         let listeners = rules.iter().flat_map(|rule| &rule.listeners);
         let refused = list_unforwarded(listeners);
         let is_refused = |family| refused.iter().any(|(refused, _)| *refused == family);
@@ -158,10 +130,10 @@ impl Engine {
         {
             return Err(error.to_string());
         }
-        Self::open_maps(clock).map_err(|error| error.to_string())
+        Self::open_maps(clock, sessions).map_err(|error| error.to_string())
     }
 
-    fn open_maps(clock: Clock) -> Result<Self, BpfError> {
+    fn open_maps(clock: Clock, sessions: &ClientSessions) -> Result<Self, BpfError> {
         let forwarder = Forwarder::open(Place::of_this_namespace(), MemoryBound::of_process().all)?;
         // Tickets come from the table: events of the time before are news for the access log only.
         let early = forwarder.take_events()?;
@@ -188,6 +160,7 @@ impl Engine {
             interfaces: 0,
             xdp: XdpInterfaces::default(),
             connections: 0,
+            sessions: Sessions::new(sessions),
             nat: Nat::default(),
             obstacles: Obstacles::default(),
             left_before: 0,
@@ -219,6 +192,7 @@ impl Engine {
             self.take_event(&event);
         }
         self.keep_decisions()?;
+        self.sessions.follow_process(&self.forwarder)?;
         let now = self.clock.now();
         let pause = SWEEP.saturating_mul(1 + (self.connections / CONNECTIONS_PER_SWEEP) as u32);
         let is_due = self.swept.is_none_or(|swept| now.since(swept) >= pause);
@@ -226,7 +200,7 @@ impl Engine {
             self.nat.choose_ports(rules);
         }
         self.obstacles.begin_round(is_due);
-        let mut listeners = Vec::new();
+        let (mut listeners, mut udp_listeners) = (Vec::new(), Vec::new());
         let mut numbers: HashMap<Arc<str>, u32> = HashMap::new();
         self.homes
             .values_mut()
@@ -246,14 +220,22 @@ impl Engine {
             if !self.obstacles.allow(rule, &group, &self.nat) {
                 continue;
             }
-            let has_nat = rule.return_path == ReturnPath::Nat;
-            listeners.extend(rule.listeners.iter().map(|address| Listener {
-                address: *address,
-                group: number,
-                retries: rule.retries,
-                nat: self.nat.ports.filter(|_| has_nat),
-                is_direct: rule.return_path == ReturnPath::Direct,
-            }));
+            let nat = (rule.return_path == ReturnPath::Nat)
+                .then_some(self.nat.ports)
+                .flatten();
+            let addresses = rule.listeners.iter().copied();
+            match rule.udp {
+                Some(terms) => {
+                    udp_listeners.extend(udp::list_listeners(rule, terms, number, nat));
+                }
+                None => listeners.extend(addresses.map(|address| Listener {
+                    address,
+                    group: number,
+                    retries: rule.retries,
+                    nat,
+                    is_direct: rule.return_path == ReturnPath::Direct,
+                })),
+            }
         }
         self.obstacles.end_round();
         let members = self.homes.iter();
@@ -271,12 +253,17 @@ impl Engine {
             self.swept = Some(now);
         }
         // Last: from here on connections come.
-        if self.listeners.as_ref() != Some(&listeners) {
+        let has_changed = self.sessions.has_other_listeners(&udp_listeners);
+        if has_changed || self.listeners.as_ref() != Some(&listeners) {
+            let of_udp = udp_listeners.iter().map(|listener| &listener.address);
             let addresses = listeners.iter().map(|listener| &listener.address);
+            let addresses = addresses.chain(of_udp);
             for (_, error) in list_unforwarded(addresses) {
                 warn!("the proxy serves connections of a family of addresses: {error}");
             }
             self.forwarder.set_listeners(&listeners)?;
+            self.sessions
+                .set_listeners(&self.forwarder, udp_listeners)?;
             self.groups.retain(|name, _| numbers.contains_key(name));
             self.listeners = Some(listeners);
         }
@@ -348,6 +335,7 @@ impl Engine {
                     base: member.base,
                     others,
                     room: member.limit.saturating_sub(others),
+                    must_leave: member.must_leave,
                 };
                 if home.terms != next {
                     self.forwarder.set_terms(seat, &next)?;
@@ -437,10 +425,11 @@ impl Engine {
             Step::End(end) => {
                 if let Some(held) = self.held.remove(&key) {
                     let outcome = match end {
+                        End::Unreachable => Outcome::Failure,
                         // As in the proxy: what a client sends must not make it a failure.
                         _ if held.is_answered => Outcome::Success,
                         End::Refused => Outcome::Failure,
-                        End::Reset => Outcome::Error,
+                        End::Reset | End::Silent => Outcome::Error,
                         End::Closed | End::ClientReset => Outcome::Cancelled,
                     };
                     self.finish(held, outcome, at);
@@ -450,7 +439,7 @@ impl Engine {
     }
 
     /// Counts a connection at its member.
-    fn hold(&mut self, key: (Pair, u64), seat: u32) {
+    fn hold(&mut self, key: Key, seat: u32) {
         let began = self.instant(key.1);
         let Some(home) = self.homes.get_mut(&seat) else {
             return;
@@ -486,17 +475,13 @@ impl Engine {
     fn sweep(&mut self, rules: &[PlannedRule], now: Instant) -> Result<(), BpfError> {
         let now_ns = monotonic_nanos();
         let mut limits = HashMap::new();
-        for rule in rules {
+        for rule in rules.iter().filter(|rule| rule.udp.is_none()) {
             let limit = (rule.idle, rule.connect);
             limits.extend(rule.listeners.iter().map(|listener| (*listener, limit)));
         }
         let linger = kernel::choose_linger(self.connections, self.forwarder.read_capacity()?);
         self.sweep = self.sweep.wrapping_add(1);
-        let mut look = Look {
-            sweep: self.sweep,
-            open: HashMap::new(),
-            unknown: Vec::new(),
-        };
+        let mut look = Look::new(self.sweep);
         let (mut over, mut connections) = (Vec::new(), 0);
         let (held, nat) = (&mut self.held, &mut self.nat);
         nat.begin_sweep();
@@ -524,7 +509,11 @@ impl Engine {
                 look.note(&connection, held);
             }
         }
-        for (key, seat) in look.unknown {
+        self.sessions
+            .sweep(&self.forwarder, rules, nat, |session| {
+                look.note_open((session.pair(), session.began_ns), session.seat, held);
+            })?;
+        for (key, seat) in mem::take(&mut look.unknown) {
             self.hold(key, seat);
         }
         // A connection may have begun since the table was read.
@@ -593,6 +582,8 @@ impl Engine {
         status.xdp_interfaces = self.xdp.describe();
         status.connections = self.connections;
         status.table_size = self.forwarder.read_capacity().unwrap_or(0);
+        status.sessions = self.sessions.count();
+        status.session_table_size = self.forwarder.read_udp_capacity().unwrap_or(0);
         status.lost_records = self.records.count_lost();
         status.proxied.clone_from(self.obstacles.list_reasons());
         let count = |rule| count_rule(&self.forwarder, rule);
@@ -605,7 +596,7 @@ impl Engine {
         }
         let read = |(seat, home): (&u32, &Home)| {
             let counts = self.forwarder.read_counts(*seat).unwrap_or_default();
-            count_member(&home.group_name, &home.terms, &counts)
+            describe_member(&home.group_name, &home.terms, &counts)
         };
         status.members = self.homes.iter().map(read).collect();
         status
@@ -615,12 +606,16 @@ impl Engine {
 
     /// True if the program has connections of rules that are gone, as of the last look at the table.
     pub(crate) fn has_connections(&self) -> bool {
-        !self.held.is_empty() || self.connections > 0 || self.left_before > 0
+        !self.held.is_empty()
+            || self.connections > 0
+            || self.sessions.count() > 0
+            || self.left_before > 0
     }
 
     /// Ends: new connections go to nobody any more. The program stays as long as there are connections.
     pub(crate) fn stop(mut self) {
         let ended = self.forwarder.set_listeners(&[]);
+        let ended = ended.and(self.forwarder.set_udp_listeners(&[]));
         if let Ok(events) = self.forwarder.take_events() {
             events.iter().for_each(|event| self.take_event(event));
         }
@@ -629,9 +624,13 @@ impl Engine {
         let counted = self
             .forwarder
             .visit_connections(|one| open += usize::from(one.is_open()));
+        let counted = counted.and(
+            self.forwarder
+                .visit_udp_sessions(|one| open += usize::from(one.is_open())),
+        );
         if open > 0 {
             info!(
-                "{open} connections continue in the kernel; a balancer that starts here again looks after them"
+                "{open} connections and sessions stay in the kernel; a balancer that starts here again looks after them"
             );
             return;
         }

@@ -1,4 +1,4 @@
-//! Rules whose connections the kernel forwards (`forward = "kernel"`).
+//! Rules whose connections, or sessions of UDP, the kernel forwards (`forward = "kernel"`).
 //!
 //! [`Forwarding`] follows the configuration. Its thread has the program in the kernel (`engine`): it writes the
 //! terms of decisions, and makes tickets of the connections that the kernel reports, so that estimates, limits, ejection
@@ -17,6 +17,8 @@ mod engine;
 #[cfg(feature = "bpf")]
 mod limits;
 #[cfg(feature = "bpf")]
+mod look;
+#[cfg(feature = "bpf")]
 mod nat;
 #[cfg(feature = "bpf")]
 mod obstacles;
@@ -29,6 +31,8 @@ mod status;
 mod subsystem;
 #[cfg(feature = "bpf")]
 mod terms;
+#[cfg(feature = "bpf")]
+mod udp;
 #[cfg(feature = "bpf")]
 mod xdp;
 

@@ -70,18 +70,28 @@ impl Nat {
 
     /// Counts a connection of the table.
     pub(crate) fn note(&mut self, connection: &Connection) {
-        if connection.has_nat {
-            *self.connections.entry(connection.seat).or_default() += 1;
+        self.note_seat(connection.seat, connection.has_nat);
+    }
+
+    /// Counts a connection or a session at a member's seat.
+    pub(crate) fn note_seat(&mut self, seat: u32, has_nat: bool) {
+        if has_nat {
+            *self.connections.entry(seat).or_default() += 1;
         }
     }
 
     /// Returns the time for which a connection that is over stays: less if more than half of the ports towards its
     /// member are in use.
     pub(crate) fn choose_linger(&self, connection: &Connection, linger: Duration) -> Duration {
-        let Some(ports) = self.ports.filter(|_| connection.has_nat) else {
+        self.choose_linger_of(connection.seat, connection.has_nat, linger)
+    }
+
+    /// The same by the seat of the member.
+    pub(crate) fn choose_linger_of(&self, seat: u32, has_nat: bool, linger: Duration) -> Duration {
+        let Some(ports) = self.ports.filter(|_| has_nat) else {
             return linger;
         };
-        let used = self.connections_before.get(&connection.seat).copied();
+        let used = self.connections_before.get(&seat).copied();
         linger.min(kernel::choose_linger(used.unwrap_or(0), ports.count.into()))
     }
 }

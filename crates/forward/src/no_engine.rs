@@ -2,6 +2,7 @@
 
 use evenkeel_net::Clock;
 use evenkeel_proxy::access::AccessLog;
+use evenkeel_proxy::udp::client_sessions::ClientSessions;
 
 use crate::plan::PlannedRule;
 use crate::status::ForwardStatus;
@@ -12,7 +13,11 @@ pub(crate) struct Engine;
 
 impl Engine {
     /// Returns the reason why the kernel cannot forward.
-    pub(crate) fn open(_clock: Clock, _rules: &[PlannedRule]) -> Result<Self, String> {
+    pub(crate) fn open(
+        _clock: Clock,
+        _rules: &[PlannedRule],
+        _sessions: &ClientSessions,
+    ) -> Result<Self, String> {
         Err("this program was built without the feature `kernel`".into())
     }
 

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use evenkeel_config::{Forward, ReturnPath};
+use evenkeel_config::{Forward, Protocol, ReturnPath, Rule};
 use evenkeel_core::address::Address;
 use evenkeel_core::cost::Cost;
 use evenkeel_manager::snapshot::{GroupHandle, Snapshot};
@@ -32,6 +32,29 @@ pub(crate) struct PlannedRule {
     pub(crate) idle: Duration,
     /// Time without a packet after which a connection is removed that the member has not accepted.
     pub(crate) connect: Duration,
+    /// Terms of sessions, for a UDP rule.
+    pub(crate) udp: Option<UdpTerms>,
+}
+
+/// Terms of the sessions of a UDP rule.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(
+    not(feature = "bpf"),
+    expect(dead_code, reason = "only the program in the kernel needs them")
+)]
+pub(crate) struct UdpTerms {
+    /// Time for the first answer, and for answers under way when the session leaves its member.
+    pub(crate) answer_timeout: Duration,
+    pub(crate) expects_answer: bool,
+}
+
+impl UdpTerms {
+    fn of_rule(rule: &Rule) -> Option<Self> {
+        (rule.protocol == Protocol::Udp).then_some(UdpTerms {
+            answer_timeout: rule.udp.answer_timeout,
+            expects_answer: rule.udp.expect_answer,
+        })
+    }
 }
 
 impl fmt::Debug for PlannedRule {
@@ -64,6 +87,7 @@ pub(crate) fn plan_rules(snapshot: &Snapshot) -> Vec<PlannedRule> {
                 retries: rule.rule.connect_retries,
                 idle: rule.rule.timeouts.idle,
                 connect: rule.rule.timeouts.connect,
+                udp: UdpTerms::of_rule(&rule.rule),
             }
         })
         .collect()

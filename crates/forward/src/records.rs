@@ -71,8 +71,8 @@ type Key = (Pair, u64);
 #[derive(Debug, Default)]
 pub(crate) struct Records {
     log: Option<AccessLog>,
-    /// Names of rules by their listening addresses.
-    rules: HashMap<SocketAddr, Arc<str>>,
+    /// Names of rules by their listening addresses; true is for UDP.
+    rules: HashMap<(bool, SocketAddr), Arc<str>>,
     open: HashMap<Key, Facts>,
     /// By the client, and the time at which another member may have got the connection.
     refused: HashMap<(SocketAddr, u64), RefusedConnection>,
@@ -97,7 +97,8 @@ impl Records {
         self.rules.clear();
         for rule in rules {
             let listeners = rule.listeners.iter();
-            let named = listeners.map(|at| (*at, Arc::clone(&rule.name)));
+            let is_udp = rule.udp.is_some();
+            let named = listeners.map(|at| ((is_udp, *at), Arc::clone(&rule.name)));
             self.rules.extend(named);
         }
     }
@@ -155,7 +156,7 @@ impl Records {
 
     fn collect_facts(&self, event: &Event, target: Target) -> Facts {
         let listener = event.listener;
-        let rule = match self.rules.get(&listener) {
+        let rule = match self.rules.get(&(event.is_udp, listener)) {
             Some(rule) => Arc::clone(rule),
             // The rule is gone.
             None => listener.to_string().into(),
@@ -190,7 +191,8 @@ impl Records {
                 return;
             }
             kernel::End::Closed => End::Complete,
-            kernel::End::Reset => End::Member,
+            kernel::End::Reset | kernel::End::Unreachable => End::Member,
+            kernel::End::Silent => End::MemberTimeout,
             kernel::End::ClientReset => End::Client,
         };
         self.write_record(facts, end, event.ns, event.bytes);

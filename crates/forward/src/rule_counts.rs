@@ -12,6 +12,16 @@ pub(crate) fn count_rule(forwarder: &Forwarder, rule: &PlannedRule) -> Forwarded
         ..ForwardedRule::default()
     };
     for listener in &rule.listeners {
+        if rule.udp.is_some() {
+            let counts = forwarder.read_udp_counts(*listener).unwrap_or_default();
+            sums.begun += counts.begun;
+            sums.open += u64::try_from(counts.open).unwrap_or(0);
+            sums.bytes_in += counts.bytes.0;
+            sums.bytes_out += counts.bytes.1;
+            sums.datagrams_in += counts.datagrams.0;
+            sums.datagrams_out += counts.datagrams.1;
+            continue;
+        }
         let counts = forwarder
             .read_listener_counts(*listener)
             .unwrap_or_default();
@@ -24,8 +34,8 @@ pub(crate) fn count_rule(forwarder: &Forwarder, rule: &PlannedRule) -> Forwarded
     sums
 }
 
-/// Returns the counts of a member of a group.
-pub(crate) fn count_member(group: &str, terms: &Terms, counts: &Counts) -> ForwardedMember {
+/// Returns a member of a group with its terms and counts, for administrators.
+pub(crate) fn describe_member(group: &str, terms: &Terms, counts: &Counts) -> ForwardedMember {
     let mean = |(count, ns): (u64, u64)| (count > 0).then(|| ns as f64 / count as f64 / 1e6);
     ForwardedMember {
         group: group.to_owned(),

@@ -25,6 +25,10 @@ pub struct ForwardStatus {
     pub connections: usize,
     /// Number of connections that the kernel's table has room for.
     pub table_size: u32,
+    /// Sessions of UDP rules in the kernel's table, with those that have ended lately.
+    pub sessions: usize,
+    /// Number of sessions that the kernel's table has room for.
+    pub session_table_size: u32,
     /// Number of connections without a record in the access log, as the log's writer was too slow, or the kernel had no
     /// room for an event.
     pub lost_records: u64,
@@ -49,6 +53,10 @@ pub struct ForwardedRule {
     pub bytes_in: u64,
     /// Bytes to clients of connections that have ended.
     pub bytes_out: u64,
+    /// Datagrams from clients in sessions of a UDP rule that have ended.
+    pub datagrams_in: u64,
+    /// Datagrams to clients, likewise.
+    pub datagrams_out: u64,
 }
 
 /// Member to which the kernel forwards.

@@ -14,6 +14,7 @@ use evenkeel_manager::status::Status;
 use evenkeel_manager::subsystem::{Commit, PrepareError, PrepareErrors, Subsystem};
 use evenkeel_net::Clock;
 use evenkeel_proxy::access::AccessLog;
+use evenkeel_proxy::udp::client_sessions::ClientSessions;
 use parking_lot::{Condvar, Mutex};
 use tracing::{info, warn};
 
@@ -33,7 +34,7 @@ const RETRY: Duration = Duration::from_secs(2);
 /// Longest time for which the end of the process waits for the thread.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Forwarding of TCP connections in the kernel. Clones are the same.
+/// Forwarding of TCP connections and sessions of UDP in the kernel. Clones are the same.
 #[derive(Clone, Debug)]
 pub struct Forwarding {
     inner: Arc<Inner>,
@@ -45,6 +46,8 @@ struct Inner {
     state: Mutex<State>,
     changed: Condvar,
     status: Mutex<ForwardStatus>,
+    /// Clients whose sessions of UDP the proxy has.
+    sessions: ClientSessions,
 }
 
 #[derive(Debug, Default)]
@@ -74,14 +77,16 @@ enum Mode {
 }
 
 impl Forwarding {
-    /// Returns a subsystem without rules. `clock` is that of the groups.
-    pub fn new(clock: Clock) -> Self {
+    /// Returns a subsystem without rules. `clock` is that of the groups, and `sessions` has the clients whose sessions of UDP
+    /// the proxy has.
+    pub fn new(clock: Clock, sessions: ClientSessions) -> Self {
         Forwarding {
             inner: Arc::new(Inner {
                 clock,
                 state: Mutex::default(),
                 changed: Condvar::new(),
                 status: Mutex::default(),
+                sessions,
             }),
         }
     }
@@ -194,7 +199,7 @@ impl Thread {
     fn serve(&mut self, rules: &[PlannedRule]) {
         if self.engine.is_none() && !rules.is_empty() {
             self.tried = Some(Instant::now());
-            match Engine::open(self.inner.clock, rules) {
+            match Engine::open(self.inner.clock, rules, &self.inner.sessions) {
                 Ok(engine) => {
                     self.engine = Some(engine);
                     self.log_changes = None;
@@ -336,7 +341,7 @@ impl Subsystem for Forwarding {
         out.begin_family(
             "evenkeel_forward_packets_total",
             Type::Counter,
-            "Packets of TCP connections that the program in the kernel has seen, by result.",
+            "Packets of TCP and UDP that the program in the kernel has seen, by result.",
         );
         for (result, count) in &status.packets {
             out.add_sample(&[("result", result)], *count as f64);
@@ -376,6 +381,18 @@ impl Subsystem for Forwarding {
             Type::Counter,
             "Bytes to clients of a rule in connections of the kernel that have ended.",
             |rule| rule.bytes_out,
+        );
+        rule_family(
+            "evenkeel_forward_rule_received_datagrams_total",
+            Type::Counter,
+            "Datagrams from clients of a UDP rule in sessions of the kernel that have ended.",
+            |rule| rule.datagrams_in,
+        );
+        rule_family(
+            "evenkeel_forward_rule_sent_datagrams_total",
+            Type::Counter,
+            "Datagrams to clients of a UDP rule in sessions of the kernel that have ended.",
+            |rule| rule.datagrams_out,
         );
         let mut family = |name, kind, help, read: fn(&ForwardedMember) -> f64| {
             out.begin_family(name, kind, help);

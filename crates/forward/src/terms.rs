@@ -6,6 +6,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use evenkeel_control::shares::{self, ServiceState, TargetShare};
 use evenkeel_core::address::Address;
 use evenkeel_core::group::{Group, Request};
+use evenkeel_core::member::Reason;
 use evenkeel_core::terms::{Form, scale_costs};
 use evenkeel_core::time::Instant;
 use evenkeel_kernel::forward::Terms;
@@ -22,6 +23,8 @@ pub(crate) struct MemberTerms {
     pub(crate) in_flight: u32,
     /// Limit of them; 0 if the member gets no new ones.
     pub(crate) limit: u32,
+    /// True if clients with sessions of UDP go to other members.
+    pub(crate) must_leave: bool,
 }
 
 /// Returns the address of a member or a listener that the kernel can forward for.
@@ -75,6 +78,12 @@ pub(crate) fn find_terms(
         }
     }
     scale_costs(costs, bases);
+    let overridden = if group.state().is_panicking() {
+        Reason::OVERRIDDEN_BY_PANIC
+    } else {
+        0
+    };
+    let ends_sessions = Reason::ENDS_SESSIONS & !overridden;
     let members = group.members().iter().zip(&*seen).zip(&*bases).enumerate();
     let members = members.filter_map(|(index, ((member, share), base))| {
         let limit = member.max_connections.unwrap_or(u32::MAX);
@@ -88,6 +97,7 @@ pub(crate) fn find_terms(
                 ServiceState::Serving => limit,
                 _ => 0,
             },
+            must_leave: member.slot.reason_bits() & ends_sessions != 0,
         })
     });
     (form, members.collect())
@@ -101,6 +111,7 @@ pub(crate) fn free_terms() -> Terms {
         base: u32::MAX,
         others: 0,
         room: 0,
+        must_leave: false,
     }
 }
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0
-/* Forwards TCP connections between clients and members of groups (`forward = "kernel"`), over IPv4 and IPv6.
+/* Forwards TCP connections, and sessions of UDP (udp.bpf.h), between clients and members of groups (`forward = "kernel"`),
+ * over IPv4 and IPv6.
  *
  * One program at the ingress of each interface (tc). A client's SYN to a listener's address gets a
  * member by the terms that the balancer writes; later packets of both sides follow the connection's entry,
@@ -10,6 +11,7 @@
  * All packets that the program does not take continue to the next filter of the interface, which may be this program
  * in the version of a process before, and to the stack: the rule's listening socket serves a connection that does not
  * begin here. src/forward/layout.rs has the same structures. */
+#include <asm-generic/errno-base.h>
 #include <linux/bpf.h>
 #include <linux/if_ether.h>
 #include <linux/in.h>
@@ -52,7 +54,8 @@ enum evk_flag {
 
 enum evk_event_kind { EVENT_BEGIN = 1, EVENT_ANSWER, EVENT_END, EVENT_ACCEPT, EVENT_CONFIRM };
 
-enum evk_end { END_CLOSED, END_REFUSED, END_RESET, END_CLIENT_RESET };
+/* The last two are of UDP: no answer in time, and an error of ICMP. */
+enum evk_end { END_CLOSED, END_REFUSED, END_RESET, END_CLIENT_RESET, END_SILENT, END_UNREACHABLE };
 
 /* Address of IPv6, or of IPv4 as ::ffff:a.b.c.d: the tables are the same for both. */
 struct evk_ip {
@@ -90,7 +93,7 @@ struct evk_terms {
 	__u32 base;   /* score of a connection to an idle member, or distance of its turns */
 	__u32 others; /* connections that other processes and the proxy have there */
 	__u32 room;   /* limit of connections here; 0: no new connections */
-	__u32 pad;
+	__u32 leave;  /* not 0: clients with sessions of UDP go to other members */
 };
 
 /* Written here. */
@@ -160,7 +163,8 @@ struct evk_event {
 	struct evk_address listener;
 	__u32 seat;
 	__u16 kind;
-	__u16 end;
+	__u8 end;
+	__u8 is_udp;
 	__u64 began_ns;
 	__u64 ns;
 	__u64 bytes_in;
@@ -185,6 +189,7 @@ enum evk_outcome {
 	PASSED_PORTS,	  /* full NAT: no free port towards the member */
 	BY_XDP,		  /* forwarded by native XDP: counted above, too */
 	PASSED_REMOTE,	  /* direct answers: a router is on the way to the member */
+	PASSED_KEPT,	  /* UDP: the process has the client's session */
 	OUTCOMES,
 };
 
@@ -381,6 +386,7 @@ static __always_inline void tell(__u16 kind, __u16 end, const struct evk_address
 	event->seat = connection->seat;
 	event->kind = kind;
 	event->end = end;
+	event->is_udp = 0;
 	event->began_ns = connection->began_ns;
 	event->ns = now;
 	event->bytes_in = connection->bytes_in;
@@ -629,12 +635,12 @@ __attribute__((noinline)) int evk_tell_decision(__u32 number, __u32 chosen, __u6
 /* Result of a look for a way to a packet's receiver. */
 enum way { NO_WAY, FOUND, TOO_LARGE };
 
-/* Finds the interface and the neighbour for a packet. */
-static __always_inline enum way find_way(struct __sk_buff *skb, struct bpf_fib_lookup *fib,
-					 const struct evk_ip *from, const struct evk_ip *to, __u8 tos)
+/* Finds the interface and the neighbour for a packet of a protocol. */
+static __always_inline enum way find_way_for(struct __sk_buff *skb, struct bpf_fib_lookup *fib, __u8 protocol,
+					     const struct evk_ip *from, const struct evk_ip *to, __u8 tos)
 {
 	__builtin_memset(fib, 0, sizeof(*fib));
-	fib->l4_protocol = IPPROTO_TCP;
+	fib->l4_protocol = protocol;
 	fib->ifindex = skb->ingress_ifindex;
 	if (is_ipv6(to)) {
 		fib->family = AF_INET6;
@@ -660,6 +666,13 @@ static __always_inline int is_neighbour(const struct bpf_fib_lookup *fib, const 
 		return fib->family == AF_INET && fib->ipv4_dst == to->word[3];
 	return fib->ipv6_dst[0] == to->word[0] && fib->ipv6_dst[1] == to->word[1] &&
 	       fib->ipv6_dst[2] == to->word[2] && fib->ipv6_dst[3] == to->word[3];
+}
+
+/* The same for a packet of TCP. */
+static __always_inline enum way find_way(struct __sk_buff *skb, struct bpf_fib_lookup *fib,
+					 const struct evk_ip *from, const struct evk_ip *to, __u8 tos)
+{
+	return find_way_for(skb, fib, IPPROTO_TCP, from, to, tos);
 }
 
 /* Sends a packet to the neighbour that was found. */
@@ -1664,7 +1677,19 @@ static __always_inline int pull(struct __sk_buff *skb, __u32 length)
 }
 
 /* What the header of IPv4 or IPv6 says. */
-enum content { OTHER, TCP, ERROR, ODD };
+enum content { OTHER, TCP, UDP, ERROR, ODD };
+
+/* True if a packet of this protocol can belong to a client of a listener. */
+static __always_inline int is_of_listeners(__u8 protocol)
+{
+	return protocol == IPPROTO_TCP || protocol == IPPROTO_UDP;
+}
+
+/* Content of a packet of one of the protocols that are known here. */
+static __always_inline enum content find_content(__u8 protocol)
+{
+	return protocol == IPPROTO_TCP ? TCP : protocol == IPPROTO_UDP ? UDP : ERROR;
+}
 
 /* Reads the header of IPv4. */
 static __always_inline enum content read_ipv4(struct __sk_buff *skb, struct headers *head, __u32 *length)
@@ -1673,11 +1698,11 @@ static __always_inline enum content read_ipv4(struct __sk_buff *skb, struct head
 	if (data + IP_AT + 20 > end)
 		return OTHER;
 	struct iphdr *ip = data + IP_AT;
-	if (ip->version != 4 || ip->ttl <= 1 || (ip->protocol != IPPROTO_TCP && ip->protocol != IPPROTO_ICMP))
+	if (ip->version != 4 || ip->ttl <= 1 || (!is_of_listeners(ip->protocol) && ip->protocol != IPPROTO_ICMP))
 		return OTHER;
 	/* Ports are elsewhere, or not there: the stack knows what to do. */
 	if (ip->ihl != 5 || ip->frag_off & bpf_htons(0x3fff))
-		return ip->protocol == IPPROTO_TCP ? ODD : OTHER;
+		return is_of_listeners(ip->protocol) ? ODD : OTHER;
 	map_ipv4(&head->from.ip, ip->saddr);
 	map_ipv4(&head->to.ip, ip->daddr);
 	head->tos = ip->tos;
@@ -1689,7 +1714,7 @@ static __always_inline enum content read_ipv4(struct __sk_buff *skb, struct head
 	if (total < 20 || total > skb->len - ETH_HLEN)
 		return ODD;
 	*length = total - 20;
-	return ip->protocol == IPPROTO_TCP ? TCP : ERROR;
+	return find_content(ip->protocol);
 }
 
 /* True if a header of IPv6 is followed by another one before the payload: hop-by-hop options, routing, fragment,
@@ -1710,8 +1735,8 @@ static __always_inline enum content read_ipv6(struct __sk_buff *skb, struct head
 		return OTHER;
 	/* Ports are elsewhere, or not there: the stack knows what to do. */
 	if (is_extension(ip->nexthdr))
-		return *(__u8 *)(ip + 1) == IPPROTO_TCP ? ODD : OTHER;
-	if (ip->nexthdr != IPPROTO_TCP && ip->nexthdr != IPPROTO_ICMPV6)
+		return is_of_listeners(*(__u8 *)(ip + 1)) ? ODD : OTHER;
+	if (!is_of_listeners(ip->nexthdr) && ip->nexthdr != IPPROTO_ICMPV6)
 		return OTHER;
 	copy_ipv6(&head->from.ip, &ip->saddr);
 	copy_ipv6(&head->to.ip, &ip->daddr);
@@ -1726,7 +1751,7 @@ static __always_inline enum content read_ipv6(struct __sk_buff *skb, struct head
 	/* An address of IPv4 has no business here, and would be one in the tables. */
 	if (!is_ipv6(&head->from.ip) || !is_ipv6(&head->to.ip))
 		return OTHER;
-	return ip->nexthdr == IPPROTO_TCP ? TCP : ERROR;
+	return find_content(ip->nexthdr);
 }
 
 /* Reads the header of TCP. Returns -1 if its lengths are wrong. */
@@ -1754,12 +1779,12 @@ static __always_inline int read_tcp(struct __sk_buff *skb, struct headers *head,
 	return 0;
 }
 
-/* Bytes of TCP that an error quotes at least: ports and sequence number. */
+/* Bytes of TCP or UDP that an error quotes at least: ports first. */
 #define QUOTED 8
 
 /* Reads the addresses of the packet that an error of ICMP quotes. Returns -1 if the message is no error, or quotes no
- * packet of TCP whose ports can be found. */
-static __always_inline int read_error(struct __sk_buff *skb, int is6, struct evk_address *from,
+ * packet of the protocol whose ports can be found. */
+static __always_inline int read_error(struct __sk_buff *skb, int is6, __u8 protocol, struct evk_address *from,
 				      struct evk_address *to)
 {
 	__u32 icmp_at = is6 ? ETH_HLEN + 40 : ETH_HLEN + 20;
@@ -1773,7 +1798,7 @@ static __always_inline int read_error(struct __sk_buff *skb, int is6, struct evk
 	if (is6) {
 		struct ipv6hdr *inner = data + inner_at;
 		/* No answer, too large, lifetime, header. */
-		if (type < 1 || type > 4 || inner->version != 6 || inner->nexthdr != IPPROTO_TCP)
+		if (type < 1 || type > 4 || inner->version != 6 || inner->nexthdr != protocol)
 			return -1;
 		copy_ipv6(&from->ip, &inner->saddr);
 		copy_ipv6(&to->ip, &inner->daddr);
@@ -1782,7 +1807,7 @@ static __always_inline int read_error(struct __sk_buff *skb, int is6, struct evk
 	} else {
 		struct iphdr *inner = data + inner_at;
 		if ((type != 3 && type != 11 && type != 12) || inner->version != 4 || inner->ihl != 5 ||
-		    inner->protocol != IPPROTO_TCP || inner->frag_off & bpf_htons(0x1fff))
+		    inner->protocol != protocol || inner->frag_off & bpf_htons(0x1fff))
 			return -1;
 		map_ipv4(&from->ip, inner->saddr);
 		map_ipv4(&to->ip, inner->daddr);
@@ -1828,7 +1853,7 @@ static __attribute__((noinline)) int forward_error(struct __sk_buff *skb, int is
 	__u32 length = 0;
 	enum content content = is6 ? read_ipv6(skb, &head, &length) : read_ipv4(skb, &head, &length);
 	struct evk_address from = {}, to = {}, next = {};
-	if (content != ERROR || read_error(skb, is6, &from, &to) || !is_equal(&from.ip, &head.to.ip))
+	if (content != ERROR || read_error(skb, is6, IPPROTO_TCP, &from, &to) || !is_equal(&from.ip, &head.to.ip))
 		return TC_ACT_UNSPEC;
 	struct evk_ip receiver = from.ip;
 	/* A packet of the client to the member: the client knows the listener. */
@@ -1888,7 +1913,7 @@ static __attribute__((noinline)) int forward_tcp(struct __sk_buff *skb, int is6)
 	struct headers head = {};
 	__u32 length = 0;
 	enum content content = is6 ? read_ipv6(skb, &head, &length) : read_ipv4(skb, &head, &length);
-	if (content == OTHER || content == ERROR)
+	if (content != TCP && content != ODD)
 		return TC_ACT_UNSPEC;
 	if (content == ODD || read_tcp(skb, &head, length))
 		return pass(PASSED_ODD);
@@ -1914,7 +1939,9 @@ static __attribute__((noinline)) int forward_tcp(struct __sk_buff *skb, int is6)
 	return begins ? begin(skb, &head, &head.from, now) : TC_ACT_UNSPEC;
 }
 
-/* The two functions have stacks of their own: together these are beyond the limit. */
+#include "udp.bpf.h"
+
+/* The functions for each protocol have stacks of their own: together these are beyond the limit. */
 SEC("tc")
 int evk_forward(struct __sk_buff *skb)
 {
@@ -1922,14 +1949,22 @@ int evk_forward(struct __sk_buff *skb)
 	if ((protocol != bpf_htons(ETH_P_IP) && protocol != bpf_htons(ETH_P_IPV6)) || skb->vlan_present)
 		return TC_ACT_UNSPEC;
 	int is6 = protocol == bpf_htons(ETH_P_IPV6);
-	if (pull(skb, is6 ? HEADERS6 : HEADERS))
+	/* UDP and ICMP have the shortest headers. */
+	if (pull(skb, IP_AT + (is6 ? 40 : 20) + 8))
 		return TC_ACT_UNSPEC;
 	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
-	if (data + HEADERS > end)
+	if (data + IP_AT + 20 + 8 > end)
 		return TC_ACT_UNSPEC;
 	__u8 payload = is6 ? ((struct ipv6hdr *)(data + IP_AT))->nexthdr : ((struct iphdr *)(data + IP_AT))->protocol;
-	if (payload == (is6 ? IPPROTO_ICMPV6 : IPPROTO_ICMP))
-		return forward_error(skb, is6);
+	if (payload == (is6 ? IPPROTO_ICMPV6 : IPPROTO_ICMP)) {
+		int answer = forward_error(skb, is6);
+		return answer == TC_ACT_UNSPEC ? forward_udp_error(skb, is6) : answer;
+	}
+	/* Fragments of IPv6 may be those of a datagram. */
+	if (payload == IPPROTO_UDP || (is6 && payload == IPPROTO_FRAGMENT && !pull(skb, FRAGMENT6)))
+		return forward_udp(skb, is6);
+	if (pull(skb, is6 ? HEADERS6 : HEADERS))
+		return TC_ACT_UNSPEC;
 	return payload == IPPROTO_TCP || (is6 && is_extension(payload)) ? forward_tcp(skb, is6) : TC_ACT_UNSPEC;
 }
 

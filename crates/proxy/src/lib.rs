@@ -55,7 +55,7 @@ mod tls;
 pub mod trace;
 mod transparent;
 mod transport;
-mod udp;
+pub mod udp;
 mod upstream;
 mod watch;
 mod worker;

@@ -45,6 +45,7 @@ use crate::quota::{Fill, Quotas};
 use crate::service::RuleShared;
 use crate::trace::Tracer;
 use crate::transparent;
+use crate::udp::client_sessions::ClientSessions;
 
 /// The part of a [`Handover`] with the keys of tickets.
 const TICKETS: &str = "tickets";
@@ -68,6 +69,7 @@ struct Inner {
     memory: Arc<Memory>,
     failed: dispatcher::FailedWorker,
     state: Mutex<PlaneState>,
+    client_sessions: ClientSessions,
     /// Keys for sessions of all rules that name no file. The keys outlive reloads.
     ticket_keys: Arc<Keys>,
 }
@@ -153,9 +155,15 @@ impl Proxy {
                     tls: Default::default(),
                     quotas: BTreeMap::new(),
                 }),
+                client_sessions: ClientSessions::default(),
                 ticket_keys: Arc::new(Keys::new_rotating()),
             }),
         })
+    }
+
+    /// Returns the list of clients with sessions of UDP.
+    pub fn client_sessions(&self) -> ClientSessions {
+        self.inner.client_sessions.clone()
     }
 
     /// The counters of all rules.
@@ -294,7 +302,8 @@ impl Inner {
             let (name, cells): (_, Vec<Arc<RuleMetrics>>) =
                 self.metrics
                     .rule_cells(&rule.name, rule.protocol, self.workers);
-            let common = state.shared.remove(rule.name.as_str()).unwrap_or_default();
+            let new = || Arc::new(RuleShared::new(self.client_sessions.clone()));
+            let common = state.shared.remove(rule.name.as_str()).unwrap_or_else(new);
             let mut listens: Vec<Vec<(ListenKey, Vec<Socket>)>> =
                 (0..self.workers).map(|_| Vec::new()).collect();
             for key in listen_keys(snapshot) {

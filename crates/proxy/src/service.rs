@@ -18,6 +18,7 @@ use tokio::sync::Notify;
 use crate::bandwidth::Paces;
 use crate::metrics::RuleMetrics;
 use crate::quota::Quotas;
+use crate::udp::client_sessions::ClientSessions;
 use crate::udp::connection_ids::ConnectionIds;
 use crate::watch::ServiceId;
 
@@ -32,9 +33,19 @@ pub(crate) struct RuleShared {
     pub(crate) room: Notify,
     /// Members by connection ids of QUIC, if the rule reads them.
     pub(crate) connection_ids: ConnectionIds,
+    /// Clients with sessions of UDP, of all rules.
+    pub(crate) client_sessions: ClientSessions,
 }
 
 impl RuleShared {
+    /// Returns the state of a rule that has no clients.
+    pub(crate) fn new(client_sessions: ClientSessions) -> Self {
+        RuleShared {
+            client_sessions,
+            ..RuleShared::default()
+        }
+    }
+
     pub(crate) fn add_client(&self) {
         self.open.fetch_add(1, Ordering::Relaxed);
     }

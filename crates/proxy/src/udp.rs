@@ -4,6 +4,7 @@
 //! client to its session, or begins a session. [Segments](segments) are sent with few calls, too. A [session](flow) has a socket of its own
 //! with which the session [reaches](reach) its member, so that the kernel lets no foreign datagrams in, and the answers need no names.
 
+pub mod client_sessions;
 pub(crate) mod connection_ids;
 pub(crate) mod flow;
 pub(crate) mod listener;

@@ -5,6 +5,7 @@
 mod direct;
 mod nat;
 mod servers;
+mod udp;
 mod xdp;
 
 use std::fs;

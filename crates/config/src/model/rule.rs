@@ -49,10 +49,9 @@ section! {
         /// Group which serves the rule. Name a group if several of your rules share one. A rule without this
         /// key has its own group, of the same name, and you may set all keys of a group in the rule.
         group: String = String::new(); r#""backends""#,
-        /// TCP: place where the rule's connections are forwarded. With `kernel` a program in the kernel forwards
-        /// connections at a fraction of the cost, where your members' answers come back through the
-        /// balancer: see [forwarding in the kernel](kernel-forwarding.md). The proxy serves all other
-        /// connections.
+        /// TCP and UDP: place where the rule's connections or sessions are forwarded. With `kernel` a program in
+        /// the kernel forwards them at a fraction of the cost, where your members' answers come back through the
+        /// balancer: see [forwarding in the kernel](kernel-forwarding.md). The proxy serves all others.
         forward: Forward = Forward::Proxy; r#""kernel""#,
         /// Way of the members' answers with `forward = "kernel"`. With `route` members see the clients'
         /// addresses, and need a route to your clients through the balancer. With `nat` members see an
@@ -231,7 +230,7 @@ choice_field!(Protocol,
     "udp" => Protocol::Udp;
     foreign::protocol);
 
-/// Place where connections of a TCP rule are forwarded.
+/// Place where connections of a TCP rule, or sessions of a UDP rule, are forwarded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Forward {
     /// In the process.

@@ -15,7 +15,7 @@ use super::routes::{self, RuleFacts};
 use super::rule::{Forward, OWN, Protocol, RULE, ReturnPath, Rule};
 use super::timeouts::{TIMEOUTS, Timeouts};
 use super::tls::DEEP_NAMES;
-use super::udp;
+use super::udp::{self, UdpSession};
 use crate::schema::document::Span;
 use crate::schema::report::Report;
 use crate::schema::table::Table;
@@ -368,8 +368,25 @@ fn check_forward(rule: &Rule, table: &Table<'_>, report: &mut Report<'_>) {
         return;
     }
     let mut refuse = |message: String| table.report_problem("forward", message, report);
-    if rule.protocol != Protocol::Tcp {
-        return refuse("\"kernel\" is only for a rule with `protocol = \"tcp\"`".into());
+    match rule.protocol {
+        Protocol::Tcp => {}
+        Protocol::Udp if rule.udp.session == UdpSession::Client => {
+            if rule.return_path == ReturnPath::Direct {
+                let message = "\"direct\" is only for `protocol = \"tcp\"`: write \"route\" or \"nat\"";
+                table.report_problem("return_path", message, report);
+                return;
+            }
+        }
+        Protocol::Udp => refuse(
+            "with \"kernel\" the sessions of a rule are those of `udp = { session = \"client\" }`: set it, or remove \
+             this key"
+                .into(),
+        ),
+        _ => {
+            return refuse(
+                "\"kernel\" is only for a rule with `protocol = \"tcp\"` or `protocol = \"udp\"`".into(),
+            );
+        }
     }
     let base = Rule::default();
     let wants = [

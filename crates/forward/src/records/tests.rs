@@ -15,7 +15,8 @@ fn open_log() -> (Records, Queue) {
     let mut records = Records::default();
     records.set_log(Some(log));
     let listener = "192.0.2.1:80".parse().unwrap();
-    records.rules.insert(listener, "db".into());
+    records.rules.insert((false, listener), "db".into());
+    records.rules.insert((true, listener), "dns".into());
     (records, queue)
 }
 
@@ -28,6 +29,7 @@ fn event(last: u8, began_ms: u64, step: Step, ms: u64) -> Event {
         },
         listener: "192.0.2.1:80".parse().unwrap(),
         seat: 0,
+        is_udp: false,
         step,
         began_ns: began_ms * MS,
         ns: ms * MS,
@@ -177,4 +179,31 @@ fn s41_lost_records_are_counted() {
     records.set_log(None);
     take(&mut records, &begin);
     assert!(records.open.is_empty());
+}
+
+#[test]
+fn s41_sessions_of_udp_have_records_with_their_rule_and_end() {
+    for (end, name) in [
+        (KernelEnd::Closed, "complete"),
+        (KernelEnd::Silent, "member_timeout"),
+        (KernelEnd::Unreachable, "member"),
+    ] {
+        let (mut records, queue) = open_log();
+        let of_udp = |step, ms| Event {
+            is_udp: true,
+            ..event(2, 10, step, ms)
+        };
+        take(&mut records, &of_udp(Step::Begin, 10));
+        take(&mut records, &of_udp(Step::Answer, 13));
+        take(&mut records, &of_udp(Step::End(end), 20));
+        records.finish_round();
+        let [line] = &read_lines(&queue)[..] else {
+            panic!("one line");
+        };
+        assert_eq!((&line["rule"], &line["end"]), (&json!("dns"), &json!(name)));
+        assert_eq!(
+            (&line["response_ms"], &line["bytes_sent"]),
+            (&json!(3.0), &json!(68))
+        );
+    }
 }

@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
 /// Reads numbers and addresses one after the other; 0 behind the end.
-struct Reader<'a>(&'a [u8]);
+pub(super) struct Reader<'a>(pub(super) &'a [u8]);
 
 impl Reader<'_> {
     fn take<const N: usize>(&mut self) -> [u8; N] {
@@ -20,12 +20,16 @@ impl Reader<'_> {
         }
     }
 
-    fn u64(&mut self) -> u64 {
+    pub(super) fn u64(&mut self) -> u64 {
         u64::from_ne_bytes(self.take())
     }
 
-    fn u32(&mut self) -> u32 {
+    pub(super) fn u32(&mut self) -> u32 {
         u32::from_ne_bytes(self.take())
+    }
+
+    fn u8(&mut self) -> u8 {
+        u8::from_ne_bytes(self.take())
     }
 
     fn u16(&mut self) -> u16 {
@@ -40,7 +44,7 @@ impl Reader<'_> {
         u16::from_be_bytes(self.take())
     }
 
-    fn address(&mut self) -> SocketAddr {
+    pub(super) fn address(&mut self) -> SocketAddr {
         let (ip, port) = (self.ip(), self.port());
         self.take::<6>();
         SocketAddr::new(ip, port)
@@ -126,6 +130,7 @@ impl Pair {
 
 /// Flags of a connection.
 pub(super) const ESTABLISHED: u32 = 1;
+const ANSWERED: u32 = 2;
 const CLOSED: u32 = 16;
 const CONFIRMED: u32 = 32;
 
@@ -164,7 +169,17 @@ impl Age {
 
     /// True if the member has accepted the connection.
     pub(super) fn is_established(self) -> bool {
-        self.flags & ESTABLISHED != 0
+        self.has_flag(ESTABLISHED)
+    }
+
+    /// True if the member has sent something.
+    pub(super) fn is_answered(self) -> bool {
+        self.has_flag(ANSWERED)
+    }
+
+    /// True if the flag is set.
+    pub(super) fn has_flag(self, flag: u32) -> bool {
+        self.flags & flag != 0
     }
 }
 
@@ -193,7 +208,7 @@ pub(super) const CONNECTION: usize = 112;
 pub(super) const MEMORY: u64 = 192;
 
 /// Binary logarithm of the table's unit of time, in nanoseconds.
-const UNIT: u32 = 20;
+pub(super) const UNIT: u32 = 20;
 
 impl Connection {
     /// Reads an entry of `evk_connections`.
@@ -315,6 +330,10 @@ pub enum End {
     Reset,
     /// The client has reset the connection.
     ClientReset,
+    /// The member has not answered the datagrams of a session.
+    Silent,
+    /// An error of ICMP has said that the member takes no datagrams.
+    Unreachable,
 }
 
 /// Step of a connection.
@@ -341,6 +360,8 @@ pub struct Event {
     pub listener: SocketAddr,
     /// Number of the member's seat.
     pub seat: u32,
+    /// True for a session of UDP.
+    pub is_udp: bool,
     /// Kind of the event.
     pub step: Step,
     /// Time of the client's SYN, in nanoseconds of the machine's clock.
@@ -357,13 +378,16 @@ impl Event {
         let mut bytes = Reader(bytes);
         let pair = Pair::read(&mut bytes);
         let (listener, seat) = (bytes.address(), bytes.u32());
-        let step = match (bytes.u16(), bytes.u16()) {
+        let (kind, end, is_udp) = (bytes.u16(), bytes.u8(), bytes.u8() != 0);
+        let step = match (kind, end) {
             (1, _) => Step::Begin,
             (2, _) => Step::Answer,
             (3, 0) => Step::End(End::Closed),
             (3, 1) => Step::End(End::Refused),
             (3, 2) => Step::End(End::Reset),
             (3, 3) => Step::End(End::ClientReset),
+            (3, 4) => Step::End(End::Silent),
+            (3, 5) => Step::End(End::Unreachable),
             (4, _) => Step::Accept,
             (5, _) => Step::Confirm,
             _ => return None,
@@ -372,6 +396,7 @@ impl Event {
             pair,
             listener,
             seat,
+            is_udp,
             step,
             began_ns: bytes.u64(),
             ns: bytes.u64(),
@@ -463,6 +488,8 @@ pub struct Terms {
     pub others: u32,
     /// Limit of connections; 0 if the member gets no new ones.
     pub room: u32,
+    /// True if clients with sessions of UDP go to other members.
+    pub must_leave: bool,
 }
 
 impl Terms {
@@ -474,13 +501,14 @@ impl Terms {
             base: bytes.u32(),
             others: bytes.u32(),
             room: bytes.u32(),
+            must_leave: bytes.u32() != 0,
         }
     }
 
     pub(super) fn write(&self) -> Vec<u8> {
         let mut out = self.owner.to_ne_bytes().to_vec();
         out.extend(write_address(self.address));
-        for word in [self.base, self.others, self.room, 0] {
+        for word in [self.base, self.others, self.room, self.must_leave.into()] {
             out.extend(word.to_ne_bytes());
         }
         out

@@ -1,4 +1,4 @@
-//! Forwarding of TCP connections in the kernel: the programs, their maps and the interfaces.
+//! Forwarding of TCP connections and sessions of UDP in the kernel: the programs, their maps and the interfaces.
 //!
 //! `bpf/forward.bpf.c` chooses members and forwards packets; a balancer writes terms of decisions, reads
 //! [`Event`]s, and removes connections that are over. Maps are pinned, and the filters on interfaces hold
@@ -11,6 +11,7 @@ mod place;
 mod table;
 #[cfg(test)]
 mod tests;
+mod udp;
 mod xdp;
 
 use std::collections::BTreeSet;
@@ -44,6 +45,7 @@ pub use layout::{
     Candidate, Connection, Counts, Decision, End, Event, GROUP_SEATS, GroupTerms, Listener,
     ListenerCounts, MAX_RETRIES, NatPorts, Pair, Step, Terms,
 };
+pub use udp::{UdpClient, UdpCounts, UdpEnd, UdpListener, UdpSession};
 
 /// Number of seats: most members of all groups.
 pub const SEATS: u32 = 4096;
@@ -76,7 +78,7 @@ const PINNED: [&str; 13] = [
 ];
 
 /// Kinds of packets, in the order of `enum evk_outcome`: a name for scripts, and the meaning of each.
-pub const OUTCOMES: [(&str, &str); 17] = [
+pub const OUTCOMES: [(&str, &str); 18] = [
     ("to_member", "forwarded to members"),
     ("to_client", "forwarded to clients"),
     (
@@ -135,6 +137,10 @@ pub const OUTCOMES: [(&str, &str); 17] = [
     (
         "proxied_remote",
         "left to the proxy: connections with `return_path = \"direct\"` to a member behind a router",
+    ),
+    (
+        "proxied_session",
+        "left to the proxy: datagrams of clients whose sessions the proxy has",
     ),
 ];
 
@@ -244,7 +250,7 @@ impl Forwarder {
             Ok(object) => object,
             Err(error @ BpfError::Rights(_)) => return Err(error),
             // The maps of connections are here: another attempt may succeed, without maps the connections are lost.
-            Err(error) if PINNED.iter().all(|name| folder.join(name).exists()) => {
+            Err(error) if is_complete(folder) => {
                 return Err(error);
             }
             Err(_) => {
@@ -586,6 +592,12 @@ fn read_rings(
     builder.build().map_err(failed())
 }
 
+/// True if all maps that outlive a process are in the folder.
+fn is_complete(folder: &Path) -> bool {
+    let mut names = PINNED.iter().chain(&udp::PINNED);
+    names.all(|name| folder.join(name).exists())
+}
+
 fn open(folder: &Path, memory: u64) -> Result<OpenObject, BpfError> {
     let mut object = bpf::open_programs(crate::bpf_object!("forward.bpf.o"))?;
     let connections = choose_capacity(folder, memory);
@@ -594,13 +606,14 @@ fn open(folder: &Path, memory: u64) -> Result<OpenObject, BpfError> {
         let entries = match name.as_str() {
             "evk_connections" | "evk_nat_pairs" => Some(connections),
             "evk_syns" => Some(connections / CONNECTIONS_PER_SYN),
+            name if udp::SIZED.contains(&name) => Some(connections / udp::CONNECTIONS_PER_SESSION),
             _ => None,
         };
         if let Some(entries) = entries {
             map.set_max_entries(entries)
                 .map_err(failed_to("set the size of a BPF map"))?;
         }
-        if PINNED.contains(&name.as_str()) {
+        if PINNED.contains(&name.as_str()) || udp::PINNED.contains(&name.as_str()) {
             map.set_pin_path(folder.join(name))
                 .map_err(failed_to("hold a BPF map"))?;
         }

@@ -11,7 +11,7 @@ use super::layout::Age;
 use crate::bpf::{BpfError, failed_to};
 
 /// Version of the maps and of the answers of the program, part of a [`Place`]: maps of another version are only ended.
-pub(super) const LAYOUT: u32 = 9;
+pub(super) const LAYOUT: u32 = 10;
 
 /// Number of the filter at its place on an interface. A fixed one: the next process replaces the filter there.
 pub(super) const HANDLE: u32 = 1;
@@ -91,7 +91,11 @@ impl Place {
         mut is_over: impl FnMut(Age) -> bool,
     ) -> Result<usize, BpfError> {
         let folder = self.folder();
-        if let Ok(listeners) = MapHandle::from_pinned_path(folder.join("evk_listeners")) {
+        // Sessions of UDP get no more datagrams of clients, who begin new sessions elsewhere.
+        for name in ["evk_listeners", "evk_udp_listeners"] {
+            let Ok(listeners) = MapHandle::from_pinned_path(folder.join(name)) else {
+                continue;
+            };
             let keys: Vec<_> = listeners.keys().collect();
             for key in keys {
                 listeners

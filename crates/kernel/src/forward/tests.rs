@@ -22,6 +22,7 @@ mod places;
 mod resets;
 mod retries;
 mod sources;
+mod udp;
 mod xdp;
 
 use packets::{SYN, Segment};
@@ -146,6 +147,7 @@ fn compare(
             base: seat.base,
             others: seat.others,
             room: seat.room,
+            must_leave: false,
         };
         forwarder.set_terms(number, &terms).unwrap();
         let counts = Counts {
@@ -222,6 +224,7 @@ fn turns_are_in_proportion_to_weights() {
             base,
             others: 0,
             room: 9,
+            must_leave: false,
         };
         forwarder.set_terms(seat, &terms).unwrap();
     }
@@ -253,6 +256,7 @@ fn maps_are_found_again_and_only_one_process_has_them() {
         base: 65_536,
         others: 3,
         room: 4,
+        must_leave: false,
     };
     forwarder.set_terms(9, &terms).unwrap();
     forwarder
@@ -297,6 +301,7 @@ fn serve_members(forwarder: &Forwarder, members: &[SocketAddr], retries: u32) {
             base: 65_536,
             others: 0,
             room: 9,
+            must_leave: false,
         };
         forwarder.set_terms(seat, &terms).unwrap();
     }
@@ -430,7 +435,7 @@ proptest! {
         let [base, others, room] = words;
         let ips = ips.map(|ip| ip.to_canonical());
         let address = SocketAddr::new(ips[0], ports[0]);
-        let terms = Terms { owner, address, base, others, room };
+        let terms = Terms { owner, address, base, others, room, must_leave: base % 2 == 1 };
         prop_assert_eq!(Terms::read(&terms.write()), terms);
         let client = SocketAddr::new(ips[1], ports[1]);
         let pair = Pair { member: address, client };

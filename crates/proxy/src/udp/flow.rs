@@ -18,6 +18,7 @@ use evenkeel_manager::config::{UdpOptions, UdpSession};
 use evenkeel_manager::snapshot::{RuleSnapshot, Target};
 use evenkeel_wire::quic::{ConnectionId, Header, MIN_ID};
 
+use super::client_sessions::{ListedSession, SessionKey};
 use super::connection_ids::MAX_IDS;
 use super::reach::{Attempts, reach_member, watch_socket};
 use super::segments::{BATCH, Destination, Segments, Way, send_all};
@@ -35,15 +36,6 @@ const TURN: usize = 4;
 /// Most bytes of datagrams that the sessions of a listener keep for a second member.
 const MAX_KEPT: usize = 16 << 20;
 
-/// Reasons for which a session leaves its member.
-const LEAVES: u32 = Reason::Down as u32
-    | Reason::Ejected as u32
-    | Reason::Maintenance as u32
-    | Reason::Unresolved as u32
-    | Reason::ReportedDown as u32
-    | Reason::ReportedMaintenance as u32
-    | Reason::Dead as u32;
-
 /// Client with the address that the client has addressed, which identify a session.
 pub(crate) type FlowKey = (SocketAddr, Option<Destination>);
 
@@ -51,6 +43,8 @@ pub(crate) type FlowKey = (SocketAddr, Option<Destination>);
 #[derive(Debug)]
 pub(crate) struct ListenerState {
     pub(crate) socket: ClientSocket,
+    /// Address of the listener.
+    address: SocketAddr,
     /// Sessions of clients, for rules that keep a client at one member.
     flows: RefCell<HashMap<FlowKey, Rc<Flow>>>,
     /// Room for answers.
@@ -61,9 +55,10 @@ pub(crate) struct ListenerState {
 }
 
 impl ListenerState {
-    pub(crate) fn new(socket: ClientSocket) -> Rc<Self> {
+    pub(crate) fn new(socket: ClientSocket, address: SocketAddr) -> Rc<Self> {
         Rc::new(ListenerState {
             socket,
+            address,
             flows: RefCell::default(),
             answers: RefCell::new(Batch::new(false)),
             kept: Cell::new(0),
@@ -140,6 +135,8 @@ pub(crate) struct Flow {
     waits: Cell<bool>,
     /// True if the session ends when its last answer is there, or is late.
     leaves: Cell<bool>,
+    /// Entry in the list of the process's sessions, as long as the session is there.
+    _listed: Option<ListedSession>,
 }
 
 impl Flow {
@@ -153,7 +150,7 @@ impl Flow {
             true => Reason::OVERRIDDEN_BY_PANIC,
             false => 0,
         };
-        slot.reason_bits() & LEAVES & !overridden != 0
+        slot.reason_bits() & Reason::ENDS_SESSIONS & !overridden != 0
     }
 
     /// Passes datagrams of the client on. Returns false if the member has answered before and refuses
@@ -416,6 +413,7 @@ pub(crate) fn begin_session(
                 answered: Cell::new(false),
                 waits: Cell::new(true),
                 leaves: Cell::new(false),
+                _listed: list_session(&session, listener, &key, &options),
                 options,
                 session,
             });
@@ -444,6 +442,19 @@ pub(crate) fn begin_session(
             metrics.udp_dropped_refused.add(1);
         }
     }
+}
+
+/// Lists a session of a client at a single address, which the kernel is to leave to the process.
+fn list_session(
+    session: &Session,
+    listener: &ListenerState,
+    (client, destination): &FlowKey,
+    options: &UdpOptions,
+) -> Option<ListedSession> {
+    let is_known_to_kernel = destination.is_none() && options.session == UdpSession::Client;
+    let key = SessionKey::new(*client, listener.address);
+    let list = &session.service.shared.client_sessions;
+    is_known_to_kernel.then(|| list.add_session(key))
 }
 
 /// Begin of a session, and its first answer.

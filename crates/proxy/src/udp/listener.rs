@@ -53,7 +53,7 @@ impl DatagramListener {
     ) -> io::Result<Rc<Self>> {
         let local = socket.local_addr()?;
         let listener = Rc::new(DatagramListener {
-            state: ListenerState::new(ClientSocket::new(socket)?),
+            state: ListenerState::new(ClientSocket::new(socket)?, local),
             local: Rc::new(Local::new(local.into(), Box::default())),
             service: RefCell::new(Rc::clone(service)),
             stopped: Cell::new(false),

@@ -21,6 +21,7 @@ fn check_decisions(forwarder: &Forwarder, interface: u32, family: Family) {
             base,
             others,
             room,
+            must_leave: false,
         };
         forwarder.set_terms(seat, &terms).unwrap();
     }

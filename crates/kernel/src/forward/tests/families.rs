@@ -71,10 +71,13 @@ fn extension_headers_and_fragments_pass_to_the_system() {
             send(forwarder, interface, &flags);
             flags.flags = ACK;
         }
-        // Another protocol behind an extension is no business of the program.
-        let frame = extend(&flags.write(), 0, &[17, 0, 1, 4, 0, 0, 0, 0]);
-        assert_eq!(send_frame(forwarder, interface, &frame), None);
-        assert_eq!(read_outcome(forwarder, "odd"), count);
+        // UDP behind an extension counts, too; another protocol is no business of the program.
+        for (protocol, is_counted) in [(17, 1), (132, 0)] {
+            let frame = extend(&flags.write(), 0, &[protocol, 0, 1, 4, 0, 0, 0, 0]);
+            assert_eq!(send_frame(forwarder, interface, &frame), None);
+            count += is_counted;
+            assert_eq!(read_outcome(forwarder, "odd"), count);
+        }
         // Addresses of IPv4 in packets of IPv6 are none of the tables.
         serve_members(forwarder, &[Family::V4.member(2)], 0);
         let mut frame = Segment::new(family.client(7), family.listener(), SYN).write();

@@ -85,6 +85,7 @@ fn set_room(forwarder: &Forwarder, address: SocketAddr) {
         base: 65_536,
         others: 0,
         room: u32::MAX,
+        must_leave: false,
     };
     forwarder.set_terms(0, &terms).unwrap();
 }

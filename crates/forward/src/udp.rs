@@ -1,0 +1,213 @@
+//! Sessions of UDP rules in the kernel, and the clients whose sessions the proxy has.
+
+use std::collections::{HashMap, HashSet};
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use evenkeel_kernel::bpf::BpfError;
+use evenkeel_kernel::forward::{
+    self as kernel, Forwarder, NatPorts, UdpClient, UdpEnd, UdpListener, UdpSession,
+};
+use evenkeel_net::clock::monotonic_nanos;
+use evenkeel_proxy::udp::client_sessions::{ClientSessions, FollowedSessions, SessionKey};
+
+use crate::nat::Nat;
+use crate::plan::{PlannedRule, UdpTerms};
+
+/// Time after which the proxy has begun a session with a datagram that the kernel has left to the proxy, or begins none.
+const BEGINS: Duration = Duration::from_secs(1);
+
+/// Time for answers under way in a session of a rule that is gone.
+const ANSWERS: Duration = Duration::from_secs(3);
+
+/// Returns the listening addresses of a rule.
+pub(crate) fn list_listeners(
+    rule: &PlannedRule,
+    terms: UdpTerms,
+    group: u32,
+    nat: Option<NatPorts>,
+) -> impl Iterator<Item = UdpListener> {
+    let answer = terms.expects_answer.then_some(terms.answer_timeout);
+    rule.listeners.iter().map(move |address| UdpListener {
+        address: *address,
+        group,
+        retries: rule.retries > 0,
+        nat,
+        idle: rule.idle,
+        answer,
+    })
+}
+
+/// Limits of the sessions of a rule.
+#[derive(Clone, Copy, Debug)]
+struct Limits {
+    idle: Duration,
+    terms: UdpTerms,
+}
+
+/// State of a session at a moment.
+#[derive(Clone, Copy, Debug)]
+struct State {
+    is_open: bool,
+    is_answered: bool,
+    leaves: bool,
+    /// Time since the last datagram.
+    silence: Duration,
+    /// Time since the first datagram.
+    age: Duration,
+}
+
+impl State {
+    fn of_session(session: &UdpSession, now_ns: u64) -> Self {
+        State {
+            is_open: session.is_open(),
+            is_answered: session.is_answered(),
+            leaves: session.leaves(),
+            silence: session.find_silence(now_ns),
+            age: session.find_age(now_ns),
+        }
+    }
+}
+
+/// Returns the reason for which a session is removed; `None` if the session stays. A session that has ended stays for
+/// `linger`; a rule that is gone has no `limits`.
+fn find_end(state: State, limits: Option<Limits>, linger: Duration) -> Option<UdpEnd> {
+    let silence = state.silence;
+    if !state.is_open {
+        return (silence > linger).then_some(UdpEnd::Idle);
+    }
+    let Some(Limits { idle, terms }) = limits else {
+        return (silence > ANSWERS).then_some(UdpEnd::Idle);
+    };
+    let is_unanswered = terms.expects_answer && !state.is_answered;
+    let end = if is_unanswered {
+        UdpEnd::Silent
+    } else {
+        UdpEnd::Idle
+    };
+    let is_over = if state.leaves {
+        silence > terms.answer_timeout
+    } else if is_unanswered {
+        state.age > terms.answer_timeout
+    } else {
+        silence > idle
+    };
+    is_over.then_some(end)
+}
+
+/// Sessions of UDP rules.
+#[derive(Debug)]
+pub(crate) struct Sessions {
+    followed: FollowedSessions,
+    /// Clients whose sessions the proxy has.
+    kept: HashSet<UdpClient>,
+    listeners: Option<Vec<UdpListener>>,
+    /// Number of sessions in the table.
+    count: usize,
+}
+
+impl Sessions {
+    /// Follows the sessions of the proxy.
+    pub(crate) fn new(of_proxy: &ClientSessions) -> Self {
+        Sessions {
+            followed: of_proxy.follow(),
+            kept: HashSet::new(),
+            listeners: None,
+            count: 0,
+        }
+    }
+
+    /// Returns the number of sessions in the table, as of the last look.
+    pub(crate) fn count(&self) -> usize {
+        self.count
+    }
+
+    /// Tells the kernel which clients have sessions in the proxy.
+    pub(crate) fn follow_process(&mut self, forwarder: &Forwarder) -> Result<(), BpfError> {
+        for change in self.followed.take_changes() {
+            let SessionKey { client, listener } = change.key;
+            let client = UdpClient { client, listener };
+            if change.has_session {
+                // Without room the kernel may get the session.
+                forwarder.keep_client(&client, monotonic_nanos())?;
+                self.kept.insert(client);
+            } else {
+                forwarder.release_client(&client)?;
+                self.kept.remove(&client);
+            }
+        }
+        Ok(())
+    }
+
+    /// True if the kernel has other listeners.
+    pub(crate) fn has_other_listeners(&self, listeners: &[UdpListener]) -> bool {
+        self.listeners.as_deref() != Some(listeners)
+    }
+
+    /// Writes the listeners.
+    pub(crate) fn set_listeners(
+        &mut self,
+        forwarder: &Forwarder,
+        listeners: Vec<UdpListener>,
+    ) -> Result<(), BpfError> {
+        forwarder.set_udp_listeners(&listeners)?;
+        self.listeners = Some(listeners);
+        Ok(())
+    }
+
+    /// Removes sessions that are over, and calls `note` with each open one. Lets the kernel have the clients again with whose
+    /// datagrams the proxy has begun no session.
+    pub(crate) fn sweep(
+        &mut self,
+        forwarder: &Forwarder,
+        rules: &[PlannedRule],
+        nat: &mut Nat,
+        mut note: impl FnMut(&UdpSession),
+    ) -> Result<(), BpfError> {
+        let now_ns = monotonic_nanos();
+        let mut limits: HashMap<SocketAddr, Limits> = HashMap::new();
+        for rule in rules {
+            let Some(terms) = rule.udp else { continue };
+            let idle = rule.idle;
+            let limit = Limits { idle, terms };
+            limits.extend(rule.listeners.iter().map(|listener| (*listener, limit)));
+        }
+        let linger = kernel::choose_linger(self.count, forwarder.read_udp_capacity()?);
+        let (mut over, mut count) = (Vec::new(), 0);
+        forwarder.visit_udp_sessions(|session| {
+            count += 1;
+            nat.note_seat(session.seat, session.has_nat());
+            let linger = nat.choose_linger_of(session.seat, session.has_nat(), linger);
+            let limits = limits.get(&session.of.listener).copied();
+            match find_end(State::of_session(&session, now_ns), limits, linger) {
+                Some(end) => over.push((session, end)),
+                None if session.is_open() => note(&session),
+                None => {}
+            }
+        })?;
+        for (session, end) in over {
+            if forwarder.remove_udp_session(&session, end)? {
+                count -= 1;
+            } else if session.is_open() {
+                note(&session);
+            }
+        }
+        self.count = count;
+        self.release_clients(forwarder, now_ns)
+    }
+
+    fn release_clients(&self, forwarder: &Forwarder, now_ns: u64) -> Result<(), BpfError> {
+        let mut free = Vec::new();
+        forwarder.visit_kept_clients(|client, since_ns| {
+            let age = Duration::from_nanos(now_ns.saturating_sub(since_ns));
+            if age > BEGINS && !self.kept.contains(&client) {
+                free.push(client);
+            }
+        })?;
+        free.iter()
+            .try_for_each(|client| forwarder.release_client(client))
+    }
+}
+
+#[cfg(test)]
+mod tests;

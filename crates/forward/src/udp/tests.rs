@@ -1,0 +1,81 @@
+use super::*;
+
+const LINGER: Duration = Duration::from_secs(30);
+
+fn end_of(change: impl FnOnce(&mut State, &mut Option<Limits>)) -> Option<UdpEnd> {
+    let mut state = State {
+        is_open: true,
+        is_answered: true,
+        leaves: false,
+        silence: Duration::from_secs(5),
+        age: Duration::from_secs(60),
+    };
+    let terms = UdpTerms {
+        answer_timeout: Duration::from_secs(2),
+        expects_answer: true,
+    };
+    let mut limits = Some(Limits {
+        idle: Duration::from_secs(10),
+        terms,
+    });
+    change(&mut state, &mut limits);
+    find_end(state, limits, LINGER)
+}
+
+const IDLE: Option<UdpEnd> = Some(UdpEnd::Idle);
+const SILENT: Option<UdpEnd> = Some(UdpEnd::Silent);
+
+#[test]
+fn s41_sessions_end_as_those_of_the_proxy() {
+    assert_eq!(end_of(|_, _| {}), None);
+    let idle = Duration::from_secs(11);
+    assert_eq!(end_of(|state, _| state.silence = idle), IDLE);
+    // An answer counts from the first datagram on, though others have come.
+    assert_eq!(end_of(|state, _| state.is_answered = false), SILENT);
+    let late = |state: &mut State, _: &mut Option<Limits>| {
+        state.is_answered = false;
+        state.age = Duration::from_secs(1);
+    };
+    assert_eq!(end_of(late), None);
+    // Without answers, a session is over when it is idle.
+    let expects_none = |state: &mut State, limits: &mut Option<Limits>| {
+        state.is_answered = false;
+        limits.as_mut().unwrap().terms.expects_answer = false;
+    };
+    assert_eq!(end_of(expects_none), None);
+    let ends = end_of(|state, limits| {
+        expects_none(state, limits);
+        state.silence = idle;
+    });
+    assert_eq!(ends, IDLE);
+}
+
+#[test]
+fn s41_sessions_that_leave_wait_for_answers_under_way() {
+    assert_eq!(end_of(|state, _| state.leaves = true), IDLE);
+    let waits = |state: &mut State, _: &mut Option<Limits>| {
+        state.leaves = true;
+        state.silence = Duration::from_secs(1);
+    };
+    assert_eq!(end_of(waits), None);
+    let ends = end_of(|state, _| (state.leaves, state.is_answered) = (true, false));
+    assert_eq!(ends, SILENT);
+    // The rule is gone.
+    assert_eq!(end_of(|_, limits| *limits = None), IDLE);
+    let waits = end_of(|state, limits| {
+        state.silence = Duration::from_secs(1);
+        *limits = None;
+    });
+    assert_eq!(waits, None);
+}
+
+#[test]
+fn s41_sessions_that_have_ended_stay_for_a_while() {
+    let closed = |silence| {
+        end_of(|state, _| {
+            state.is_open = false;
+            state.silence = Duration::from_secs(silence);
+        })
+    };
+    assert_eq!((closed(30), closed(31)), (None, IDLE));
+}

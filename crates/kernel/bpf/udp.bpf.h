@@ -1,0 +1,665 @@
+/* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
+/* Sessions of UDP: a part of forward.bpf.c.
+ *
+ * A session has the datagrams between a client and a listener's address. The table evk_udp_clients has the session of a
+ * client that further datagrams belong to, and evk_udp_sessions has all sessions by the addresses that the member's datagrams
+ * have. A session that leaves its member is no longer the client's, but answers under way still find it.
+ * Datagrams of clients in evk_udp_kept pass to the rule's socket: the process has their sessions.
+ * src/forward/udp.rs has the same structures. */
+
+#include <linux/udp.h>
+
+/* Flags of sessions, beside ANSWERED, CLOSED and CONFIRMED. */
+enum evk_udp_flag {
+	LEAVES = 64,  /* the client's datagrams go to another member */
+	FAILED = 128, /* an error of ICMP has said that nobody takes datagrams */
+};
+
+struct evk_udp_listener {
+	__u32 group;
+	__u32 retries;	  /* 0: a member that has failed may be chosen again at once */
+	__u16 first_port; /* full NAT: ports towards members */
+	__u16 ports;	  /* number of these ports; 0: half NAT */
+	__u32 idle;	  /* time without a datagram after which a session is over, as `coarse` has it */
+	__u32 answer;	  /* time for the first answer, likewise; 0: no answer is expected */
+};
+
+struct evk_udp_client {
+	struct evk_address client;
+	struct evk_address listener;
+};
+
+struct evk_udp_session {
+	/* The first three are as in evk_connection. */
+	__u64 began_ns;
+	__u32 seen;
+	__u32 flags;
+	struct evk_udp_client of;
+	__u32 seat;
+	__u32 zero;
+	__u64 bytes_in;
+	__u64 bytes_out;
+	__u64 datagrams_in;
+	__u64 datagrams_out;
+};
+
+/* Sessions of a listening address, with the datagrams of those that have ended. */
+struct evk_udp_counts {
+	__u64 begun;
+	__s64 open;
+	__u64 bytes_in;
+	__u64 bytes_out;
+	__u64 datagrams_in;
+	__u64 datagrams_out;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 1024);
+	__type(key, struct evk_address);
+	__type(value, struct evk_udp_listener);
+} evk_udp_listeners SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 1024);
+	__type(key, struct evk_address);
+	__type(value, struct evk_udp_counts);
+} evk_udp_counts SEC(".maps");
+
+/* No LRU, as for connections. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, CONNECTIONS);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct evk_udp_client);
+	__type(value, struct evk_nat_pair);
+} evk_udp_clients SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, CONNECTIONS);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct evk_nat_pair);
+	__type(value, struct evk_udp_session);
+} evk_udp_sessions SEC(".maps");
+
+/* Clients whose sessions the process has, with the time of the entry. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, CONNECTIONS);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct evk_udp_client);
+	__type(value, __u64);
+} evk_udp_kept SEC(".maps");
+
+/* Both addresses of a packet. */
+struct evk_udp_ips {
+	struct evk_ip from, to;
+};
+
+/* Memory for a datagram: the stack has no room. */
+struct evk_udp_draft {
+	struct evk_udp_client who; /* client of the datagram */
+	struct evk_nat_pair pair;  /* key of the session */
+	struct evk_udp_session session;
+	struct evk_address from, to; /* addresses that the datagram gets */
+	struct evk_udp_ips old, next;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct evk_udp_draft);
+} evk_udp_draft SEC(".maps");
+
+static __always_inline struct evk_udp_draft *find_udp_draft(void)
+{
+	__u32 zero = 0;
+	return bpf_map_lookup_elem(&evk_udp_draft, &zero);
+}
+
+static __always_inline int is_same_address(const struct evk_address *a, const struct evk_address *b)
+{
+	return is_equal(&a->ip, &b->ip) && a->port == b->port;
+}
+
+static __always_inline void tell_udp(__u16 kind, __u8 end, const struct evk_address *member,
+				     const struct evk_udp_session *session, __u64 now)
+{
+	struct evk_event *event = bpf_ringbuf_reserve(&evk_events, sizeof(*event), 0);
+	if (!event) {
+		count(LOST_EVENTS);
+		return;
+	}
+	event->member = *member;
+	event->client = session->of.client;
+	event->listener = session->of.listener;
+	event->seat = session->seat;
+	event->kind = kind;
+	event->end = end;
+	event->is_udp = 1;
+	event->began_ns = session->began_ns;
+	event->ns = now;
+	event->bytes_in = session->bytes_in;
+	event->bytes_out = session->bytes_out;
+	bpf_ringbuf_submit(event, BPF_RB_NO_WAKEUP);
+}
+
+/* Ends a session once: 0 if it has ended before. The entry stays. A function of its own, which the verifier checks
+ * once. */
+__attribute__((noinline)) int evk_udp_end(const struct evk_nat_pair *which, __u32 end, __u64 now)
+{
+	if (!which)
+		return 0;
+	struct evk_nat_pair pair = *which;
+	struct evk_udp_session *session = bpf_map_lookup_elem(&evk_udp_sessions, &pair);
+	if (!session || __sync_fetch_and_or(&session->flags, CLOSED) & CLOSED)
+		return 0;
+	__u32 seat = session->seat;
+	struct evk_counts *counts = bpf_map_lookup_elem(&evk_counts, &seat);
+	if (counts) {
+		__sync_fetch_and_add(&counts->in_flight, -1);
+		__sync_fetch_and_add(&counts->bytes_in, session->bytes_in);
+		__sync_fetch_and_add(&counts->bytes_out, session->bytes_out);
+		if (end == END_SILENT || end == END_UNREACHABLE)
+			__sync_fetch_and_add(&counts->refused, 1);
+		else
+			__sync_fetch_and_add(&counts->closed, 1);
+	}
+	struct evk_udp_counts *all = bpf_map_lookup_elem(&evk_udp_counts, &session->of.listener);
+	if (all) {
+		__sync_fetch_and_add(&all->open, -1);
+		__sync_fetch_and_add(&all->bytes_in, session->bytes_in);
+		__sync_fetch_and_add(&all->bytes_out, session->bytes_out);
+		__sync_fetch_and_add(&all->datagrams_in, session->datagrams_in);
+		__sync_fetch_and_add(&all->datagrams_out, session->datagrams_out);
+	}
+	tell_udp(EVENT_END, end, &pair.member, session, now);
+	return 1;
+}
+
+/* Reads the header of UDP. Returns -1 if its lengths are wrong, or the checksum is missing that IPv6 demands. */
+static __always_inline int read_udp(struct __sk_buff *skb, struct headers *head, __u32 length)
+{
+	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
+	__u32 udp_at = head->is_ipv6 ? ETH_HLEN + 40 : ETH_HLEN + 20;
+	if (data + udp_at + 8 > end)
+		return -1;
+	struct udphdr *udp = data + udp_at;
+	__u32 size = bpf_ntohs(udp->len);
+	if (size < 8 || size != length || !udp->source || (head->is_ipv6 && !udp->check))
+		return -1;
+	head->from.port = udp->source;
+	head->to.port = udp->dest;
+	head->payload = size - 8;
+	return 0;
+}
+
+/* Offset of the checksum in the header of UDP. */
+#define UDP_CHECK_AT 6
+
+/* Gives a datagram the addresses and ports of the draft, and lowers the lifetime. A checksum of 0 stays: there is none.
+ * Returns -1 if the packet is shorter than it says. */
+__attribute__((noinline)) int evk_udp_translate(struct __sk_buff *skb)
+{
+	struct evk_udp_draft *draft = find_udp_draft();
+	if (!draft)
+		return -1;
+	int is6 = is_ipv6(&draft->to.ip);
+	__u32 udp_at = is6 ? ETH_HLEN + 40 : ETH_HLEN + 20, check_at = udp_at + UDP_CHECK_AT;
+	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
+	if (data + udp_at + 8 > end)
+		return -1;
+	struct udphdr *udp = data + udp_at;
+	__be16 old_ports[2] = { udp->source, udp->dest }, ports[2] = { draft->from.port, draft->to.port };
+	__s64 change = bpf_csum_diff((void *)old_ports, sizeof(old_ports), (void *)ports, sizeof(ports), 0);
+	udp->source = ports[0];
+	udp->dest = ports[1];
+	draft->next.from = draft->from.ip;
+	draft->next.to = draft->to.ip;
+	if (is6) {
+		struct ipv6hdr *ip = data + IP_AT;
+		copy_ipv6(&draft->old.from, &ip->saddr);
+		copy_ipv6(&draft->old.to, &ip->daddr);
+		/* The word of the lifetime, without the length, as in `change_ipv6`. */
+		__u32 before = bpf_htonl(ip->nexthdr << 8 | ip->hop_limit);
+		__u32 after = bpf_htonl(ip->nexthdr << 8 | (ip->hop_limit - 1));
+		ip->hop_limit -= 1;
+		__builtin_memcpy(&ip->saddr, &draft->next.from, sizeof(ip->saddr));
+		__builtin_memcpy(&ip->daddr, &draft->next.to, sizeof(ip->daddr));
+		__s64 addresses = bpf_csum_diff((void *)&draft->old, sizeof(draft->old), (void *)&draft->next,
+						sizeof(draft->next), 0);
+		bpf_l4_csum_replace(skb, check_at, 0, addresses, BPF_F_PSEUDO_HDR | BPF_F_MARK_MANGLED_0);
+		bpf_csum_update(skb, bpf_csum_diff(&before, sizeof(before), &after, sizeof(after), addresses));
+	} else {
+		struct iphdr *ip = data + IP_AT;
+		__u32 old[2] = { ip->saddr, ip->daddr };
+		__u32 next[2] = { draft->from.ip.word[3], draft->to.ip.word[3] };
+		/* The lifetime and the protocol share a word of the checksum. */
+		__u16 before = bpf_htons(ip->ttl << 8 | ip->protocol);
+		__u16 after = bpf_htons((ip->ttl - 1) << 8 | ip->protocol);
+		ip->ttl -= 1;
+		ip->saddr = next[0];
+		ip->daddr = next[1];
+		__s64 addresses = bpf_csum_diff(old, sizeof(old), next, sizeof(next), 0);
+		bpf_l3_csum_replace(skb, IP_AT + 10, before, after, 2);
+		bpf_l3_csum_replace(skb, IP_AT + 10, 0, addresses, 0);
+		bpf_l4_csum_replace(skb, check_at, 0, addresses, BPF_F_PSEUDO_HDR | BPF_F_MARK_MANGLED_0);
+	}
+	bpf_l4_csum_replace(skb, check_at, 0, change, BPF_F_MARK_MANGLED_0);
+	return 0;
+}
+
+/* Sends a datagram to the draft's receiver. */
+static __always_inline int send_datagram(struct __sk_buff *skb, const struct bpf_fib_lookup *fib, __u32 outcome)
+{
+	if (evk_udp_translate(skb))
+		return drop();
+	count(outcome);
+	return redirect(fib);
+}
+
+/* Number of datagrams in a packet: several that the system has put together are one. */
+static __always_inline __u32 count_datagrams(const struct __sk_buff *skb)
+{
+	__u32 segments = skb->gso_segs;
+	return segments ? segments : 1;
+}
+
+/* Leaves a datagram of the draft's client to the rule's socket, with those that follow: the process begins a session. */
+static __always_inline int keep(const struct evk_udp_draft *draft, __u32 outcome, __u64 now)
+{
+	bpf_map_update_elem(&evk_udp_kept, &draft->who, &now, BPF_NOEXIST);
+	return pass(outcome);
+}
+
+/* Enters the draft's session with a free port towards the member: of those that are free, nearly the one that was free
+ * for longest. Returns an outcome if there is none. */
+__attribute__((noinline)) int evk_udp_take_port(__u32 first, __u32 ports)
+{
+	struct evk_udp_draft *draft = find_udp_draft();
+	if (!draft || !ports)
+		return PASSED_PORTS;
+	__u32 seat = draft->session.seat;
+	__u32 *cursor = bpf_map_lookup_elem(&evk_nat_cursors, &seat);
+	if (!cursor)
+		return PASSED_PORTS;
+	for (__u32 i = 0; i < PORT_TRIES; i++) {
+		draft->pair.source.port = bpf_htons(first + __sync_fetch_and_add(cursor, 1) % ports);
+		long failed = bpf_map_update_elem(&evk_udp_sessions, &draft->pair, &draft->session, BPF_NOEXIST);
+		if (!failed)
+			return 0;
+		if (failed != -EEXIST)
+			return PASSED_TABLE;
+	}
+	return PASSED_PORTS;
+}
+
+/* Enters the draft's session, whose member sees the client. Another session of the client may have been at this member
+ * before. Returns an outcome if there is no place. */
+static __always_inline int enter_session(struct evk_udp_draft *draft, __u64 now)
+{
+	if (!bpf_map_update_elem(&evk_udp_sessions, &draft->pair, &draft->session, BPF_NOEXIST))
+		return 0;
+	struct evk_udp_session *other = bpf_map_lookup_elem(&evk_udp_sessions, &draft->pair);
+	/* A session with another address of the balancer: the member could not tell the two apart. */
+	if (!other || !is_same_address(&other->of.listener, &draft->who.listener))
+		return PASSED_TABLE;
+	evk_udp_end(&draft->pair, END_CLOSED, now);
+	return bpf_map_update_elem(&evk_udp_sessions, &draft->pair, &draft->session, BPF_ANY) ? PASSED_TABLE : 0;
+}
+
+/* Chooses a member for the draft's client, but not the seat `failed` if there is another one. Returns as
+ * `evk_choose_seat`. */
+static __always_inline int choose_for_session(struct evk_udp_draft *draft, __u32 group, int failed)
+{
+	__u32 zero = 0;
+	struct evk_best *best = bpf_map_lookup_elem(&evk_best, &zero);
+	if (!best)
+		return -2;
+	best->tries = failed >= 0;
+	best->tried[0] = failed;
+	best->is_ipv6 = is_ipv6(&draft->who.client.ip);
+	best->client = draft->who.client;
+	int chosen = evk_choose_seat(group);
+	if (chosen == -1 && failed >= 0) {
+		best->tries = 0;
+		chosen = evk_choose_seat(group);
+	}
+	return chosen;
+}
+
+/* Counts a session that has begun. */
+static __always_inline void count_session(struct evk_udp_draft *draft, __u64 now)
+{
+	__u32 seat = draft->session.seat;
+	struct evk_counts *counts = bpf_map_lookup_elem(&evk_counts, &seat);
+	if (counts) {
+		__sync_fetch_and_add(&counts->in_flight, 1);
+		__sync_fetch_and_add(&counts->picks, 1);
+	}
+	struct evk_udp_counts *all = bpf_map_lookup_elem(&evk_udp_counts, &draft->who.listener);
+	if (all) {
+		__sync_fetch_and_add(&all->open, 1);
+		__sync_fetch_and_add(&all->begun, 1);
+	}
+	tell_udp(EVENT_BEGIN, 0, &draft->pair.member, &draft->session, now);
+	use_source(&draft->who.client, now);
+}
+
+/* Begins a session of the draft's client with a datagram. */
+static __always_inline int begin_session(struct __sk_buff *skb, const struct headers *head,
+					 struct evk_udp_draft *draft, const struct evk_udp_listener *listener,
+					 int failed, __u64 now)
+{
+	if (is_over_rate(&draft->who.client, now))
+		return keep(draft, PASSED_RATE, now);
+	int chosen = choose_for_session(draft, listener->group, failed);
+	if (chosen < 0)
+		return chosen == -2 ? pass(PASSED_FORM) : keep(draft, PASSED_NO_ROOM, now);
+	__u32 seat = chosen;
+	struct evk_terms *terms = bpf_map_lookup_elem(&evk_terms, &seat);
+	struct evk_ip *address = bpf_map_lookup_elem(&evk_nat_addresses, &seat);
+	if (!terms || !address)
+		return pass(PASSED_FORM);
+	struct evk_udp_session *session = &draft->session;
+	__builtin_memset(session, 0, sizeof(*session));
+	session->began_ns = now;
+	session->seen = coarse(now);
+	session->of = draft->who;
+	session->seat = seat;
+	session->bytes_in = head->payload;
+	session->datagrams_in = count_datagrams(skb);
+	draft->pair.member = terms->address;
+	draft->pair.source = draft->who.client;
+	if (listener->ports) {
+		if (!address->half[0] && !address->half[1])
+			return keep(draft, PASSED_ROUTE, now);
+		draft->pair.source.ip = *address;
+		draft->pair.source.port = 0;
+	}
+	struct bpf_fib_lookup fib;
+	enum way way = find_way_for(skb, &fib, IPPROTO_UDP, &draft->pair.source.ip, &draft->pair.member.ip,
+				    head->tos);
+	if (way != FOUND)
+		return keep(draft, way == TOO_LARGE ? PASSED_TOO_LARGE : PASSED_ROUTE, now);
+	int outcome = listener->ports ? evk_udp_take_port(listener->first_port, listener->ports) :
+					enter_session(draft, now);
+	if (outcome)
+		return keep(draft, outcome, now);
+	if (bpf_map_update_elem(&evk_udp_clients, &draft->who, &draft->pair, BPF_ANY)) {
+		bpf_map_delete_elem(&evk_udp_sessions, &draft->pair);
+		return keep(draft, PASSED_TABLE, now);
+	}
+	count_session(draft, now);
+	evk_tell_decision(listener->group, seat, now);
+	draft->from = draft->pair.source;
+	draft->to = draft->pair.member;
+	return send_datagram(skb, &fib, FORWARDED_TO_MEMBER);
+}
+
+/* True if the time since `from`, as `coarse` has it, is longer than `limit`. */
+static __always_inline int is_longer(__u64 now, __u32 from, __u32 limit)
+{
+	/* Another CPU may have a later clock. */
+	__s32 silence = coarse(now) - from;
+	return silence > 0 && (__u32)silence > limit;
+}
+
+/* Reason for which the draft's session is over at a datagram of the client, or -1. */
+static __always_inline int find_end(const struct evk_udp_session *session,
+				    const struct evk_udp_listener *listener, __u64 now)
+{
+	if (listener->answer && !(session->flags & ANSWERED) &&
+	    is_longer(now, coarse(session->began_ns), listener->answer))
+		return END_SILENT;
+	return is_longer(now, session->seen, listener->idle) ? END_CLOSED : -1;
+}
+
+/* True if the clients of a member go to other members. */
+static __always_inline int must_leave(__u32 seat)
+{
+	struct evk_terms *terms = bpf_map_lookup_elem(&evk_terms, &seat);
+	return terms && terms->leave;
+}
+
+/* Forwards a datagram of the client in the draft's session. */
+static __always_inline int continue_session(struct __sk_buff *skb, const struct headers *head,
+					    struct evk_udp_draft *draft, struct evk_udp_session *session,
+					    __u64 now)
+{
+	struct bpf_fib_lookup fib;
+	enum way way = find_way_for(skb, &fib, IPPROTO_UDP, &draft->pair.source.ip, &draft->pair.member.ip,
+				    head->tos);
+	if (way == TOO_LARGE)
+		return keep(draft, PASSED_TOO_LARGE, now);
+	if (way != FOUND)
+		return drop();
+	session->seen = coarse(now);
+	__sync_fetch_and_add(&session->bytes_in, head->payload);
+	__sync_fetch_and_add(&session->datagrams_in, count_datagrams(skb));
+	if (session->flags & ANSWERED && !(session->flags & CONFIRMED) &&
+	    !(__sync_fetch_and_or(&session->flags, CONFIRMED) & CONFIRMED))
+		give_back_to_source(&draft->who.client);
+	draft->from = draft->pair.source;
+	draft->to = draft->pair.member;
+	return send_datagram(skb, &fib, FORWARDED_TO_MEMBER);
+}
+
+/* Forwards a datagram to a listener, or leaves it to the listener's socket. */
+static __always_inline int serve_client(struct __sk_buff *skb, const struct headers *head,
+					struct evk_udp_draft *draft, const struct evk_udp_listener *listener,
+					__u64 now)
+{
+	draft->who.client = head->from;
+	draft->who.listener = head->to;
+	if (bpf_map_lookup_elem(&evk_udp_kept, &draft->who))
+		return pass(PASSED_KEPT);
+	int failed = -1;
+	struct evk_nat_pair *known = bpf_map_lookup_elem(&evk_udp_clients, &draft->who);
+	if (known)
+		draft->pair = *known;
+	struct evk_udp_session *session = known ? bpf_map_lookup_elem(&evk_udp_sessions, &draft->pair) : 0;
+	if (session) {
+		int end = find_end(session, listener, now);
+		int is_over = end >= 0 || session->flags & CLOSED;
+		if (!is_over && !must_leave(session->seat))
+			return continue_session(skb, head, draft, session, now);
+		if (is_over) {
+			if (session->flags & FAILED && listener->retries)
+				failed = session->seat;
+			evk_udp_end(&draft->pair, end, now);
+			bpf_map_delete_elem(&evk_udp_sessions, &draft->pair);
+		} else {
+			/* Answers under way still come. */
+			session->seen = coarse(now);
+			__sync_fetch_and_or(&session->flags, LEAVES);
+		}
+	}
+	return begin_session(skb, head, draft, listener, failed, now);
+}
+
+/* Forwards a datagram of the draft's member. */
+static __always_inline int serve_member(struct __sk_buff *skb, const struct headers *head,
+					struct evk_udp_draft *draft, struct evk_udp_session *session, __u64 now)
+{
+	struct bpf_fib_lookup fib;
+	draft->from = session->of.listener;
+	draft->to = session->of.client;
+	enum way way = find_way_for(skb, &fib, IPPROTO_UDP, &draft->from.ip, &draft->to.ip, head->tos);
+	/* The system tells the member, and does not send the packet on. */
+	if (way == TOO_LARGE && head->keeps_whole)
+		return pass(PASSED_TOO_LARGE);
+	if (way != FOUND)
+		return drop();
+	if (!(session->flags & LEAVES))
+		session->seen = coarse(now);
+	__sync_fetch_and_add(&session->bytes_out, head->payload);
+	__sync_fetch_and_add(&session->datagrams_out, count_datagrams(skb));
+	if (!(session->flags & (ANSWERED | CLOSED)) &&
+	    !(__sync_fetch_and_or(&session->flags, ANSWERED) & ANSWERED)) {
+		__u32 seat = session->seat;
+		struct evk_counts *counts = bpf_map_lookup_elem(&evk_counts, &seat);
+		if (counts) {
+			__sync_fetch_and_add(&counts->answers, 1);
+			__sync_fetch_and_add(&counts->answer_ns, now - session->began_ns);
+		}
+		tell_udp(EVENT_ANSWER, 0, &draft->pair.member, session, now);
+	}
+	return send_datagram(skb, &fib, FORWARDED_TO_CLIENT);
+}
+
+/* Length of the headers of a datagram's first fragment of IPv6, up to the ports. */
+#define FRAGMENT6 (IP_AT + 40 + 8 + 4)
+
+/* Reads the addresses of a datagram's first fragment. Returns -1 if the packet is another one. */
+static __always_inline int read_first_fragment(struct __sk_buff *skb, int is6, struct evk_udp_client *who)
+{
+	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
+	__be16 *ports;
+	if (is6) {
+		struct ipv6hdr *ip = data + IP_AT;
+		__u8 *fragment = (void *)(ip + 1);
+		ports = (void *)(fragment + 8);
+		if ((void *)(ports + 2) > end || ip->nexthdr != IPPROTO_FRAGMENT || fragment[0] != IPPROTO_UDP)
+			return -1;
+		/* Offset 0, and more to come. */
+		if ((*(__be16 *)(fragment + 2) & bpf_htons(0xfff9)) != bpf_htons(1))
+			return -1;
+		copy_ipv6(&who->client.ip, &ip->saddr);
+		copy_ipv6(&who->listener.ip, &ip->daddr);
+	} else {
+		struct iphdr *ip = data + IP_AT;
+		ports = (void *)(ip + 1);
+		if ((void *)(ports + 2) > end || ip->ihl != 5 || ip->protocol != IPPROTO_UDP)
+			return -1;
+		if ((ip->frag_off & bpf_htons(0x3fff)) != bpf_htons(0x2000))
+			return -1;
+		map_ipv4(&who->client.ip, ip->saddr);
+		map_ipv4(&who->listener.ip, ip->daddr);
+	}
+	who->client.port = ports[0];
+	who->listener.port = ports[1];
+	return 0;
+}
+
+/* Leaves a packet to the stack. If the packet is the first fragment of a client's datagram, the client's next datagrams
+ * go to the same place as this one. */
+static __always_inline int pass_odd(struct __sk_buff *skb, int is6, struct evk_udp_draft *draft)
+{
+	if (!read_first_fragment(skb, is6, &draft->who) &&
+	    bpf_map_lookup_elem(&evk_udp_listeners, &draft->who.listener))
+		return keep(draft, PASSED_ODD, bpf_ktime_get_ns());
+	return pass(PASSED_ODD);
+}
+
+/* Forwards a packet of UDP. */
+static __attribute__((noinline)) int forward_udp(struct __sk_buff *skb, int is6)
+{
+	struct headers head = {};
+	__u32 length = 0;
+	enum content content = is6 ? read_ipv6(skb, &head, &length) : read_ipv4(skb, &head, &length);
+	struct evk_udp_draft *draft = find_udp_draft();
+	if (!draft || (content != UDP && content != ODD))
+		return TC_ACT_UNSPEC;
+	if (content == ODD)
+		return pass_odd(skb, is6, draft);
+	if (read_udp(skb, &head, length))
+		return pass(PASSED_ODD);
+	__u64 now = bpf_ktime_get_ns();
+	struct evk_udp_listener *listener = bpf_map_lookup_elem(&evk_udp_listeners, &head.to);
+	if (listener)
+		return serve_client(skb, &head, draft, listener, now);
+	draft->pair.member = head.from;
+	draft->pair.source = head.to;
+	struct evk_udp_session *session = bpf_map_lookup_elem(&evk_udp_sessions, &draft->pair);
+	return session ? serve_member(skb, &head, draft, session, now) : TC_ACT_UNSPEC;
+}
+
+/* True if an error of ICMP says that nobody takes datagrams there: not that a way is missing for now, or too narrow.
+ * These are the errors of which the system tells a socket. */
+static __always_inline int is_refusal(struct __sk_buff *skb, int is6)
+{
+	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
+	__u32 icmp_at = is6 ? ETH_HLEN + 40 : ETH_HLEN + 20;
+	if (data + icmp_at + 2 > end)
+		return 0;
+	__u8 type = *(__u8 *)(data + icmp_at), code = *(__u8 *)(data + icmp_at + 1);
+	/* Codes as bits: port, protocol, unknown, forbidden. */
+	__u32 refusals = is6 ? 0x72 : 0xe7cc;
+	return type == (is6 ? 1 : 3) && code < 16 && refusals >> code & 1;
+}
+
+/* Forwards an error of ICMP about a datagram of a session, with the addresses that its sender knows. */
+static __attribute__((noinline)) int forward_udp_error(struct __sk_buff *skb, int is6)
+{
+	struct headers head = {};
+	__u32 length = 0;
+	enum content content = is6 ? read_ipv6(skb, &head, &length) : read_ipv4(skb, &head, &length);
+	struct evk_address from = {}, to = {}, next = {}, receiver = {};
+	struct evk_udp_draft *draft = find_udp_draft();
+	if (!draft || content != ERROR || read_error(skb, is6, IPPROTO_UDP, &from, &to) ||
+	    !is_equal(&from.ip, &head.to.ip))
+		return TC_ACT_UNSPEC;
+	draft->pair.member = to;
+	draft->pair.source = from;
+	struct evk_udp_session *session = bpf_map_lookup_elem(&evk_udp_sessions, &draft->pair);
+	int of_client = !!session;
+	if (session) {
+		/* A datagram of the client to the member: the client knows the listener. */
+		next = session->of.listener;
+		receiver = session->of.client;
+		if (is_refusal(skb, is6)) {
+			__sync_fetch_and_or(&session->flags, FAILED);
+			evk_udp_end(&draft->pair, END_UNREACHABLE, bpf_ktime_get_ns());
+		}
+	} else {
+		draft->who.client = to;
+		draft->who.listener = from;
+		struct evk_nat_pair *known = bpf_map_lookup_elem(&evk_udp_clients, &draft->who);
+		if (!known)
+			return TC_ACT_UNSPEC;
+		next = known->member;
+		receiver = next;
+		draft->pair = *known;
+	}
+	struct bpf_fib_lookup fib;
+	if (find_way_for(skb, &fib, IPPROTO_UDP, &head.from.ip, &receiver.ip, head.tos) != FOUND)
+		return TC_ACT_UNSPEC;
+	/* Both addresses: with half NAT, the client's one stays as it is. */
+	struct evk_address *other = of_client ? &receiver : &draft->pair.source;
+	if (of_client ? change_quoted(skb, 0, &to, &next) || change_quoted(skb, 1, &from, other) :
+			change_quoted(skb, 1, &from, &next) || change_quoted(skb, 0, &to, other))
+		return TC_ACT_SHOT;
+	if (is6 ? change_ipv6(skb, 0, &receiver.ip, ETH_HLEN + 40 + 2) :
+		  change_ipv4(skb, 0, receiver.ip.word[3], 0))
+		return TC_ACT_SHOT;
+	count(ERRORS);
+	return redirect(&fib);
+}
+
+/* Removes a session that is over, or that was silent for too long. */
+struct evk_udp_removal {
+	struct evk_nat_pair pair;
+	__u32 seen; /* not if a datagram has come since */
+	__u32 end;  /* reason, if the session has not ended before */
+};
+
+SEC("syscall")
+int evk_udp_remove(struct evk_udp_removal *removal)
+{
+	struct evk_nat_pair pair = removal->pair;
+	struct evk_udp_session *session = bpf_map_lookup_elem(&evk_udp_sessions, &pair);
+	if (!session || session->seen != removal->seen)
+		return 0;
+	struct evk_udp_client who = session->of;
+	evk_udp_end(&pair, removal->end, bpf_ktime_get_ns());
+	/* The client may have another session. */
+	struct evk_nat_pair *known = bpf_map_lookup_elem(&evk_udp_clients, &who);
+	if (known && is_same_address(&known->member, &pair.member) && is_same_address(&known->source, &pair.source))
+		bpf_map_delete_elem(&evk_udp_clients, &who);
+	bpf_map_delete_elem(&evk_udp_sessions, &pair);
+	return 1;
+}
