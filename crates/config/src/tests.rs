@@ -3010,6 +3010,16 @@ fn s41_members_that_answer_directly_have_the_port_of_the_rule() {
     // No member can have two ports.
     let wrong = check(both, "[\"192.0.2.9:5432\"]");
     assert!(wrong.contains("[2001:db8::1]:5433"), "{wrong}");
+    // Sessions of UDP come back through the balancer.
+    let text = format!(
+        "[rule.dns]\nlisten = {one}\nprotocol = \"udp\"\nforward = \"kernel\"\nreturn_path = \"direct\"\n\
+         members = [\"192.0.2.9:5432\"]\n"
+    );
+    let wrong = parse("test.toml", &text).unwrap_err().to_string();
+    assert!(
+        wrong.contains("test.toml:5:") && wrong.contains("protocol = \"tcp\""),
+        "{wrong}"
+    );
 }
 
 #[test]

@@ -7,17 +7,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use evenkeel_config::ReturnPath;
-use evenkeel_core::cost::Cost;
 use evenkeel_core::group::{Group, Outcome};
 use evenkeel_core::terms::{Form, scale_growth};
 use evenkeel_core::time::Instant;
 use evenkeel_kernel::bpf::BpfError;
 use evenkeel_kernel::forward::{
     self as kernel, End, Event, Family, Forwarder, GROUP_SEATS, GROUPS, GroupTerms, Listener,
-    OUTCOMES, Pair, Place, SEATS, Step, Terms,
+    OUTCOMES, Place, SEATS, Step, Terms,
 };
 use evenkeel_limits::memory::MemoryBound;
-use evenkeel_manager::snapshot::GroupHandle;
 use evenkeel_net::Clock;
 use evenkeel_net::clock::monotonic_nanos;
 use evenkeel_proxy::access::AccessLog;
@@ -25,12 +23,13 @@ use evenkeel_proxy::udp::client_sessions::ClientSessions;
 use tracing::{info, warn};
 
 use crate::decisions::describe_decision;
+use crate::home::Home;
 use crate::limits::{find_limit, list_unforwarded};
 use crate::look::{Held, Key, Look, Tickets};
 use crate::nat::Nat;
 use crate::obstacles::Obstacles;
 use crate::plan::PlannedRule;
-use crate::records::{Records, Target};
+use crate::records::Records;
 use crate::rule_counts::{count_rule, describe_member};
 use crate::status::ForwardStatus;
 use crate::terms::{Buffers, find_forwardable, find_terms, free_terms, hash_name};
@@ -46,40 +45,6 @@ const CONNECTIONS_PER_SWEEP: usize = 262_144;
 
 /// Time without a packet after which a connection of a rule that is gone is removed.
 const IDLE: Duration = Duration::from_secs(600);
-
-/// Seat of a member.
-#[derive(Debug)]
-struct Home {
-    group: Arc<GroupHandle>,
-    group_name: Arc<str>,
-    cost: Cost,
-    terms: Terms,
-    /// Tickets of the member's connections.
-    tickets: u32,
-    /// Difference between the kernel's count and the table in the last sweep.
-    drift: i64,
-    /// True if a group of now has the member.
-    is_used: bool,
-}
-
-impl Home {
-    /// Returns the member of a connection, as the access log names the member.
-    fn find_target(&self, pair: Pair) -> Target {
-        let group = self.group.current.load();
-        let mut members = group.members().iter();
-        let member = members.find(|member| find_forwardable(&member.address) == Some(pair.member));
-        Target {
-            group: Some(Arc::clone(&self.group_name)),
-            member: match member {
-                Some(member) => Arc::clone(&member.name),
-                // The member is no longer in the group.
-                None => pair.member.to_string().into(),
-            },
-            member_name: member.and_then(|member| member.given_name.clone()),
-            cost: self.cost,
-        }
-    }
-}
 
 /// The program in the kernel with the balancer's part.
 #[derive(Debug)]

@@ -15,6 +15,8 @@ mod engine;
 #[path = "no_engine.rs"]
 mod engine;
 #[cfg(feature = "bpf")]
+mod home;
+#[cfg(feature = "bpf")]
 mod limits;
 #[cfg(feature = "bpf")]
 mod look;
