@@ -649,7 +649,9 @@ fn s41_the_proxy_has_a_client_from_the_first_fragment_on() {
             // No datagram came of the fragments.
             forwarder.release_client(&client).unwrap();
             pass(forwarder, interface, &question);
-            for length in 34..frame.len() {
+            // The kernel runs the program on no frame without a whole header of IP.
+            let shortest = if family == Family::V4 { 34 } else { 54 };
+            for length in shortest..frame.len() {
                 let frame = &frame[..length];
                 assert_eq!(send_frame(forwarder, interface, frame), None, "{length}");
             }
