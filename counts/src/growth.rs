@@ -151,7 +151,13 @@ fn exposition(counter: &mut Counter, length: usize, page: &str, is_good: bool) {
          url = \"http://{host}:1/metrics\"\n\
          loads = { cpu = 'sum(load{a=\"b\"}) / 1000000' }\n",
     );
-    let loads = config.groups.remove(0).sources.prometheus.unwrap();
+    let loads = config
+        .groups
+        .remove(0)
+        .into_inner()
+        .sources
+        .prometheus
+        .unwrap();
     at(counter, length, || {
         let readings = Readings::from_page(page, Format::Text, &loads, 0);
         assert_eq!(readings.is_ok(), is_good);
@@ -195,7 +201,14 @@ fn exposition_nonsense(counter: &mut Counter) {
 
 fn orca(counter: &mut Counter, report: &[u8], is_binary: bool) {
     let text = "[group.g]\nmembers = [\"127.0.0.1:1\"]\norca = true\n";
-    let loads = config(text).groups.remove(0).sources.orca.unwrap().loads;
+    let loads = config(text)
+        .groups
+        .remove(0)
+        .into_inner()
+        .sources
+        .orca
+        .unwrap()
+        .loads;
     let wanted = |table: &str, field: &str| loads.find_load(table, field);
     assert!(report.len() <= orca::MAX_REPORT);
     at(counter, report.len(), || {

@@ -74,6 +74,7 @@ pub use model::route::{Route, Routes};
 pub use model::route_values::{MaxBody, Status};
 pub use model::rule::{Forward, Protocol, ReturnPath, Rule, collect_groups};
 pub use model::sections::{Section, Sections};
+pub use model::shared_group::SharedGroup;
 pub use model::steer::{OnStop, Steer, SteerHaproxy, SteerNginx};
 pub use model::sticky::{SameSite, Sticky};
 pub use model::store::{Rollout, Store};

@@ -208,7 +208,8 @@ fn checks_speak_what_the_rules_of_their_group_do() {
 fn u12_older_names_of_keys_are_read_and_both_at_once_are_refused() {
     let check = |line: &str| {
         let text = with(&format!("health_check = {{ {line} }}"));
-        parse("test.toml", &text).map(|mut config| config.groups.remove(0).health_check)
+        parse("test.toml", &text)
+            .map(|mut config| config.groups.remove(0).into_inner().health_check)
     };
     let new = check("interval = \"5s\", path = \"/up\"").unwrap();
     let found = new.as_ref().unwrap();
@@ -1108,7 +1109,7 @@ fn sources_of_reports_are_read() {
         let text = format!("[rule.x]\nlisten = \"127.0.0.1:80\"\nmembers = [\"a:1\"]\n{text}");
         let config = parse("t", &text).unwrap_or_else(|errors| panic!("{text}\n{errors}"));
         let warnings: Vec<_> = config.warnings.iter().map(ToString::to_string).collect();
-        (config.groups[0].clone(), warnings)
+        (config.groups[0].clone().into_inner(), warnings)
     };
     let (all, warnings) = group(
         r#"
@@ -1612,7 +1613,7 @@ fn document_with(header: &str, line: &str) -> String {
 fn a_cookie_binds_clients_of_http_rules_by_a_name_of_its_own() {
     let rule = |more: &str| {
         let text = format!("[rule.w]\nlisten = \"127.0.0.1:80\"\nmembers = [\"a:80\"]\n{more}");
-        parse("/etc/t.toml", &text).map(|mut config| config.groups.remove(0))
+        parse("/etc/t.toml", &text).map(|mut config| config.groups.remove(0).into_inner())
     };
     let group = rule("sticky = true").unwrap();
     assert_eq!(group.settings.granularity, Granularity::PerSession);
@@ -1665,7 +1666,7 @@ fn a_cookie_binds_clients_of_http_rules_by_a_name_of_its_own() {
 fn a_chooser_is_a_url_and_a_time_limit() {
     let rule = |more: &str| {
         let text = format!("[rule.w]\nlisten = \"127.0.0.1:80\"\nmembers = [\"a:80\"]\n{more}");
-        parse("t.toml", &text).map(|mut config| config.groups.remove(0).chooser)
+        parse("t.toml", &text).map(|mut config| config.groups.remove(0).into_inner().chooser)
     };
     let chooser = rule("chooser = { url = \"http://[::1]:9000/choose?a=b\" }").unwrap();
     let chooser = chooser.unwrap();
@@ -2115,7 +2116,8 @@ fn every_example_and_default_in_the_reference_is_valid_and_every_example_does_so
     // A default is the same whether or not somebody has said it.
     let unsaid = |mut config: Config| {
         let corba = config.corba.iter_mut().map(|corba| &mut corba.groups);
-        for group in config.groups.iter_mut().chain(corba) {
+        let groups = config.groups.iter_mut().map(|group| &mut **group);
+        for group in groups.chain(corba) {
             group.said = Said::default();
         }
         let rules = config.rules.iter_mut();
@@ -2164,7 +2166,15 @@ fn every_example_and_default_in_the_reference_is_valid_and_every_example_does_so
 fn keys_of_a_health_check_say_which_it_is() {
     let check = |keys: &str| {
         let text = format!("[group.x]\nmembers = [\"a:1\"]\nhealth_check = {{ {keys} }}");
-        parse("t", &text).map(|mut config| config.groups.remove(0).health_check.unwrap().kind)
+        parse("t", &text).map(|mut config| {
+            config
+                .groups
+                .remove(0)
+                .into_inner()
+                .health_check
+                .unwrap()
+                .kind
+        })
     };
     for (keys, kind) in [
         ("", HealthCheckKind::Tcp),
@@ -2197,7 +2207,7 @@ fn tls_to_members_is_on_with_true_and_says_what_does_not_fit() {
     let tls = |line: &str| {
         let text = format!("[group.x]\nmembers = [\"a:1\"]\n{line}");
         parse("/etc/t.toml", &text).map(|mut config| {
-            let tls = config.groups.remove(0).member_tls;
+            let tls = config.groups.remove(0).into_inner().member_tls;
             (tls, config.warnings.len())
         })
     };
@@ -2273,7 +2283,7 @@ fn check_answer(text: &str) -> Result<(), TestCaseError> {
 
 fn only_group(text: &str) -> GroupConfig {
     let config = parse("t", text).unwrap();
-    config.groups.into_iter().next().unwrap()
+    config.groups.into_iter().next().unwrap().into_inner()
 }
 
 const RULE: &str = "[rule.web]\nlisten = \"127.0.0.1:1\"\nmembers = [\"a:1\"]\n";
@@ -2947,7 +2957,8 @@ fn a_port_may_be_one_of_tcp_and_one_of_udp() {
 fn checks_by_datagrams_say_what_to_send() {
     let check = |keys: &str| {
         let text = format!("[group.x]\nmembers = [\"a:1\"]\nhealth_check = {{ {keys} }}");
-        parse("t", &text).map(|mut config| config.groups.remove(0).health_check.unwrap())
+        parse("t", &text)
+            .map(|mut config| config.groups.remove(0).into_inner().health_check.unwrap())
     };
     let found = check("send_hex = \"00fF\", expect = \"ok\"").unwrap();
     assert_eq!(found.kind, HealthCheckKind::Udp);

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use evenkeel_core::group::Group;
+use evenkeel_core::spares::refill_records;
 use evenkeel_core::time::Instant;
 
 use crate::alerts::{self, AlertedLocations, AllAlertedMembers, FleetExchange, Forced, Locations};
@@ -88,6 +89,7 @@ pub struct Step {
 impl Round {
     /// The round that begins `now`.
     pub fn new(due: &mut Due, now: Instant) -> Self {
+        refill_records();
         let is_due = |last: &mut Option<Instant>, interval| {
             let due = last.is_none_or(|last| now.since(last) >= interval);
             if due {

@@ -107,7 +107,7 @@ impl MemberTrials {
         let mut next = HashMap::new();
         let (mut passed, mut is_granted) = (Vec::new(), false);
         for &(index, member, caution) in &tried {
-            let trials = member.slot.record().trials();
+            let trials = member.slot.trials();
             let known = self.members.get(&member.id).copied();
             let mut progress = known.unwrap_or_else(|| {
                 // One that nobody has taken in an earlier ejection.
@@ -494,7 +494,7 @@ mod tests {
             world.pass(60_000);
             assert_eq!(world.seen_failures, 0);
             assert_eq!(world.ends.len(), ends, "{:?}", world.ends);
-            let totals = world.group.members()[0].slot.record().trials().totals();
+            let totals = world.group.members()[0].slot.trials().totals();
             assert!(
                 totals.failed > 10 && totals.succeeded == 0 && totals.sent <= totals.failed + 1,
                 "{totals:?}"
@@ -529,7 +529,7 @@ mod tests {
             assert_eq!((at - ejected_at, end), (10_000, &Event::Returned));
             let slot = &world.group.members()[0].slot;
             assert!(slot.ramp_from().is_some(), "it starts slowly");
-            let totals = slot.record().trials().totals();
+            let totals = slot.trials().totals();
             assert_eq!(totals, TrialTotals::default());
         }
     }
@@ -568,7 +568,7 @@ mod tests {
                 world.pass(1_000);
             }
             world.eject();
-            let totals = |world: &World| world.group.members()[0].slot.record().trials().totals();
+            let totals = |world: &World| world.group.members()[0].slot.trials().totals();
             let before = totals(&world).sent;
             world.pass(8_000);
             totals(&world).sent - before
@@ -588,7 +588,7 @@ mod tests {
         world.eject();
         world.repeatable = 0.0;
         world.pass(3_000);
-        let pending = |world: &World| world.group.members()[0].slot.record().trials().pending();
+        let pending = |world: &World| world.group.members()[0].slot.trials().pending();
         assert_eq!(pending(&world), 1);
         let member = world.group.members()[0].clone();
         assert!(world.outliers.end_ejection(&member, world.now()));

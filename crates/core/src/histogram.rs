@@ -17,14 +17,26 @@ const BUCKETS: usize = (OCTAVES + 1) << SUB_BITS;
 
 impl Default for Histogram {
     fn default() -> Self {
-        Histogram {
-            buckets: std::array::from_fn(|_| AtomicU32::new(0)),
-            micros: AtomicU64::new(0),
-        }
+        Histogram::new()
     }
 }
 
 impl Histogram {
+    /// Histogram without latencies.
+    pub(crate) const fn new() -> Self {
+        Histogram {
+            buckets: [const { AtomicU32::new(0) }; BUCKETS],
+            micros: AtomicU64::new(0),
+        }
+    }
+
+    /// True if no latency was added since `earlier`, an earlier copy.
+    pub(crate) fn is_like(&self, earlier: &Latencies) -> bool {
+        let mut buckets = self.buckets.iter().zip(&earlier.buckets);
+        self.micros.load(Ordering::Relaxed) == earlier.micros
+            && buckets.all(|(now, then)| now.load(Ordering::Relaxed) == *then)
+    }
+
     pub(crate) fn add_latency(&self, latency: Duration) {
         let micros = u64::try_from(latency.as_micros()).unwrap_or(u64::MAX);
         self.buckets[bucket(micros)].fetch_add(1, Ordering::Relaxed);
@@ -82,14 +94,19 @@ pub struct Latencies {
 
 impl Default for Latencies {
     fn default() -> Self {
+        Latencies::new()
+    }
+}
+
+impl Latencies {
+    /// No latencies.
+    pub const fn new() -> Self {
         Latencies {
             buckets: [0; BUCKETS],
             micros: 0,
         }
     }
-}
 
-impl Latencies {
     /// Latencies that were added since `earlier`, a snapshot of the same member.
     pub fn since(&self, earlier: &Latencies) -> Latencies {
         Latencies {

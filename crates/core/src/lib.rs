@@ -31,6 +31,7 @@ mod regression;
 pub mod relocation;
 pub mod signal;
 mod slot;
+pub mod spares;
 pub mod strategy;
 pub mod tally;
 pub mod terms;

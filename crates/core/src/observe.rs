@@ -49,6 +49,11 @@ pub enum Outcome {
 pub(crate) struct Decaying(AtomicU64);
 
 impl Decaying {
+    /// Average without a sample.
+    const fn new() -> Self {
+        Decaying(AtomicU64::new(0))
+    }
+
     /// Visits the [learnt](crate::learnt) words.
     pub(crate) fn visit_words<'a>(&'a self, name: &'static str, visit: Visit<'_, 'a>) {
         visit(name, LearntSlot::Long(&self.0));
@@ -240,7 +245,7 @@ impl BoundClients {
 }
 
 /// Number of different clients of late, up to about 64: each client has one of 64 bits.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Crowd {
     /// Number of the running period, and the clients of this one and of that before.
     period: AtomicU64,
@@ -249,6 +254,14 @@ pub(crate) struct Crowd {
 }
 
 impl Crowd {
+    const fn new() -> Self {
+        Crowd {
+            period: AtomicU64::new(0),
+            running: AtomicU64::new(0),
+            before: AtomicU64::new(0),
+        }
+    }
+
     /// Visits the [learnt](crate::learnt) words.
     fn words<'a>(&'a self, name: &'static str, visit: Visit<'_, 'a>) {
         for word in [&self.period, &self.running, &self.before] {
@@ -302,7 +315,7 @@ impl Crowd {
 }
 
 /// Counters of one member.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Record {
     /// Clients that the member has answered or failed, and clients that it has failed.
     clients: Crowd,
@@ -317,7 +330,16 @@ pub struct Record {
     assigned: AtomicU64,
     /// Clients that went to the member themselves and are probably still there.
     pub(crate) bound_clients: BoundClients,
-    trials: Trials,
+    pub(crate) trials: Trials,
+}
+
+/// Record of each member that has served nobody yet. Nothing is written to it.
+pub(crate) static EMPTY_RECORD: Record = Record::new();
+
+impl Default for Record {
+    fn default() -> Self {
+        Record::new()
+    }
 }
 
 /// Requests that are over, by how they ended. They only ever grow.
@@ -341,6 +363,31 @@ impl Totals {
 }
 
 impl Record {
+    const fn new() -> Self {
+        Record {
+            clients: Crowd::new(),
+            failing: Crowd::new(),
+            window: Window::new(),
+            histogram: Histogram::new(),
+            streams: Streams {
+                ended: AtomicU64::new(0),
+                first_byte_micros: AtomicU64::new(0),
+                rest_micros: AtomicU64::new(0),
+                bytes: AtomicU64::new(0),
+            },
+            successes: AtomicU64::new(0),
+            failures: AtomicU64::new(0),
+            overloads: AtomicU64::new(0),
+            cancelled: AtomicU64::new(0),
+            assigned: AtomicU64::new(0),
+            bound_clients: BoundClients {
+                number: Decaying::new(),
+                stay: AtomicU32::new(0),
+            },
+            trials: Trials::new(),
+        }
+    }
+
     /// Visits the [learnt](crate::learnt) words. Counters that only grow, and are shown, begin anew.
     pub(crate) fn visit_words<'a>(&'a self, visit: Visit<'_, 'a>) {
         self.clients.words("record.clients", visit);
@@ -349,6 +396,11 @@ impl Record {
         for bucket in &self.window.buckets {
             visit("record.window", LearntSlot::Long(bucket));
         }
+    }
+
+    /// True if a [learnt](crate::learnt) word of that name belongs to a record.
+    pub(crate) fn has_word(name: &str) -> bool {
+        name.starts_with("record.") || name.starts_with("bound_clients.")
     }
 
     /// Requests that are over, by how they ended.
@@ -361,9 +413,9 @@ impl Record {
         }
     }
 
-    /// Trials of the member while it is ejected.
-    pub fn trials(&self) -> &Trials {
-        &self.trials
+    /// Trials of the member while it was ejected, by their ends.
+    pub fn trial_totals(&self) -> TrialTotals {
+        self.trials.totals()
     }
 
     /// Returns the sums over streams.
@@ -388,6 +440,11 @@ impl Record {
     /// between them.
     pub fn latencies(&self) -> Latencies {
         self.histogram.copy_latencies()
+    }
+
+    /// True if there was no latency since `earlier`, a snapshot of this member.
+    pub fn has_latencies_of(&self, earlier: &Latencies) -> bool {
+        self.histogram.is_like(earlier)
     }
 
     /// Adds the latencies since `earlier`, a snapshot of this member, to `sum`: what
@@ -433,7 +490,7 @@ impl Record {
 }
 
 /// Responses whose first byte came after their head, summed up. The sums only ever grow.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Streams {
     ended: AtomicU64,
     first_byte_micros: AtomicU64,
@@ -517,15 +574,13 @@ pub struct Recent {
     pub failures: u32,
 }
 
-impl Default for Window {
-    fn default() -> Self {
+impl Window {
+    const fn new() -> Self {
         Window {
-            buckets: std::array::from_fn(|_| AtomicU64::new(0)),
+            buckets: [const { AtomicU64::new(0) }; Window::SECONDS],
         }
     }
-}
 
-impl Window {
     /// Reach of the window into the past.
     pub const SECONDS: usize = 64;
 
@@ -654,7 +709,7 @@ mod tests {
 
     #[test]
     fn the_window_counts_exactly_and_forgets() {
-        let window = Window::default();
+        let window = Window::new();
         for i in 0..100 {
             window.count(at(10_000 + i * 10), i % 4 != 0);
         }

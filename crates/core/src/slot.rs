@@ -1,7 +1,7 @@
 //! The slot of a member: data that changes with each request, and outlives snapshots.
 
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use crate::caps::Caps;
@@ -12,9 +12,10 @@ use crate::filter::{Filter, TypicalValues};
 use crate::float::higher;
 use crate::latency::LatencyEnd;
 use crate::learnt::{self, LearntSlot, LearntValues, Visit};
-use crate::observe::{Decaying, FailureShare, Outcome, Record};
+use crate::observe::{Decaying, EMPTY_RECORD, FailureShare, Outcome, Record, Trials};
 use crate::reason::{RANK_BITS, Reason, rank_bit, reasons_of};
 use crate::regression::Regression;
+use crate::spares;
 use crate::time::Instant;
 use crate::weight::Weight;
 
@@ -65,8 +66,9 @@ pub struct Slot {
 
     /// Written once per request, read by control loops and the admin API. Kept apart
     /// because it is large: with it inside, each slot would be in a page of its own, and
-    /// drawing one of many thousand would miss the TLB. Made by [`Slot::prepare`].
-    record: OnceLock<Box<Record>>,
+    /// drawing one of many thousand would miss the TLB. A member that has served nobody has
+    /// none: most of the memory of a member is in it.
+    record: OnceLock<Arc<Record>>,
 }
 
 /// Length of the first cache line of a slot, which `pick` reads.
@@ -129,6 +131,9 @@ impl Slot {
 
     /// Takes over what another process [has learnt](Slot::export_learnt).
     pub fn import_learnt(&self, learnt: &LearntValues) {
+        if learnt.keys().any(|name| Record::has_word(name)) {
+            self.own_record();
+        }
         learnt::restore(learnt, |visit| self.words(visit));
     }
 
@@ -149,7 +154,9 @@ impl Slot {
         self.regression.visit_words(visit);
         self.caps.visit_words(visit);
         self.filter.visit_words(visit);
-        self.record().visit_words(visit);
+        if let Some(record) = self.record.get() {
+            record.visit_words(visit);
+        }
     }
 
     /// Requests or connections of this process at the member: what limits count.
@@ -519,20 +526,34 @@ impl Slot {
         self.failure_share.keep_age(now);
         self.load_factor.keep_age(now);
         self.reported_weight.keep_age(now);
-        self.record().bound_clients.keep_age(now);
+        if let Some(record) = self.record.get() {
+            record.bound_clients.keep_age(now);
+        }
         self.estimate.keep_age(now);
     }
 
-    /// Observations so far, beyond those that `pick` reads.
+    /// Observations so far, beyond those that `pick` reads. As long as there are none, all members have the same record,
+    /// so that it must be asked for anew each time.
     #[inline]
     pub fn record(&self) -> &Record {
-        self.record.get_or_init(Box::default)
+        self.record.get().map_or(&EMPTY_RECORD, |record| record)
     }
 
-    /// Makes the place for what will be observed, so that no request has to. A group
-    /// does so when all its slots exist: then they lie side by side in memory.
-    pub(crate) fn prepare(&self) {
-        self.record();
+    /// True if there are observations.
+    pub fn has_record(&self) -> bool {
+        self.record.get().is_some()
+    }
+
+    /// Place for observations.
+    #[inline]
+    pub(crate) fn own_record(&self) -> &Record {
+        // Only the first requests of a member can wait for each other, until one has taken a spare record.
+        self.record.get_or_init(spares::take_record)
+    }
+
+    /// Trials of the member while it is ejected.
+    pub fn trials(&self) -> &Trials {
+        &self.own_record().trials
     }
 
     /// Counts a request that begins; answers what there was before.
@@ -556,7 +577,7 @@ impl Slot {
         // A costly request may take longer; a cheap one may have waited as long.
         let seconds = latency.as_secs_f32() / higher(cost, 1.0);
         self.latency.sample(seconds, now, digest.decay);
-        self.record().histogram.add_latency(latency);
+        self.own_record().histogram.add_latency(latency);
     }
 
     /// Digests a success, or a failure `latency` after a request was bound.
@@ -571,7 +592,7 @@ impl Slot {
         let penalty = match outcome {
             Outcome::Cancelled => return 0,
             Outcome::Success => {
-                self.record().window.count(now, true);
+                self.own_record().window.count(now, true);
                 self.failure_share.add_outcome(false, now, digest.decay);
                 // Mostly it is 0 already: reading keeps the cache line shared.
                 return match self.consecutive_failures() {
@@ -586,8 +607,8 @@ impl Slot {
         };
         let penalty = higher(penalty.as_secs_f32(), digest.penalty);
         self.penalty.sample(penalty, now, digest.decay);
-        self.record().histogram.add_latency(latency);
-        self.record().window.count(now, false);
+        self.own_record().histogram.add_latency(latency);
+        self.own_record().window.count(now, false);
         self.failure_share.add_outcome(true, now, digest.decay);
         if outcome == Outcome::Failure {
             self.consecutive_failures.fetch_add(1, Ordering::Relaxed);
@@ -603,7 +624,7 @@ impl Slot {
     /// [`Slot::observe`] returned then.
     pub(crate) fn observe_broken(&self, before: u32, now: Instant, digest: Digest) {
         self.penalty.sample(digest.penalty, now, digest.decay);
-        self.record().window.turn_into_failure(now);
+        self.own_record().window.turn_into_failure(now);
         self.failure_share.add_outcome(true, now, digest.decay);
         // The success counts as if it had never been: a member that breaks off every answer must reach any limit of
         // failures in a row.
@@ -621,6 +642,27 @@ mod tests {
 
     use super::*;
     use crate::time::Horizon;
+
+    #[test]
+    fn a_slot_has_a_record_once_there_is_something_to_record() {
+        let (slot, other) = (Slot::new(Weight::ONE), Slot::new(Weight::ONE));
+        let now = Instant::from_nanos(1_000_000_000);
+        slot.keep_age(now);
+        let nothing = slot.export_learnt();
+        other.import_learnt(&nothing);
+        assert_eq!(slot.record().latencies().count(), 0);
+        assert_eq!(
+            slot.seen_service(now, Duration::from_secs(1), Duration::from_secs(1)),
+            None
+        );
+        assert!(!slot.has_record() && !other.has_record());
+        slot.own_record().note_client(1, true, now);
+        let learnt = slot.export_learnt();
+        other.import_learnt(&learnt);
+        assert_eq!(other.record().recent_clients(now), (1, 1));
+        assert_eq!(EMPTY_RECORD.recent_clients(now), (0, 0));
+        assert_eq!(other.export_learnt(), learnt);
+    }
 
     proptest! {
         /// Old observations count less and less, and never as new again.

@@ -5,7 +5,7 @@
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// Trials of a member: those granted, those under way, and those that are over.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Trials {
     /// Trials that are granted and that no request has taken.
     granted: AtomicU32,
@@ -27,6 +27,17 @@ pub struct TrialTotals {
 }
 
 impl Trials {
+    /// Trials of a member that was never tried.
+    pub(crate) const fn new() -> Self {
+        Trials {
+            granted: AtomicU32::new(0),
+            open: AtomicU32::new(0),
+            sent: AtomicU64::new(0),
+            succeeded: AtomicU64::new(0),
+            failed: AtomicU64::new(0),
+        }
+    }
+
     /// Sets the number of trials that requests may take.
     pub fn grant_trials(&self, count: u32) {
         self.granted.store(count, Ordering::Relaxed);

@@ -240,7 +240,7 @@ impl Inputs {
             let groups = groups.filter(|group| changed_groups.contains(&group.name));
             let groups = groups.filter_map(|group| {
                 let listed = inputs.lists.list_members(group);
-                let mut group = (!listed.is_empty()).then(|| group.clone())?;
+                let mut group = (!listed.is_empty()).then(|| GroupConfig::clone(group))?;
                 group.members.extend(listed);
                 Some((group.name.clone(), group))
             });
@@ -283,7 +283,7 @@ impl Inputs {
 
     /// Returns all groups, each with its owner if the group does not stand in the file.
     pub(crate) fn all_groups(&self) -> impl Iterator<Item = (Option<&'static str>, &GroupConfig)> {
-        let in_file = self.config.groups.iter().map(|group| (None, group));
+        let in_file = self.config.groups.iter().map(|group| (None, &**group));
         let live = self.live.groups.values();
         in_file.chain(live.map(|(owner, group)| (Some(*owner), &**group)))
     }
@@ -298,6 +298,7 @@ impl Inputs {
     pub(crate) fn group(&self, name: &str) -> Option<&GroupConfig> {
         let mut in_file = self.config.groups.iter();
         let in_file = in_file.find(|group| group.name == name);
+        let in_file = in_file.map(|group| &**group);
         in_file.or_else(|| Some(&*self.live.groups.get(name)?.1))
     }
 

@@ -83,7 +83,7 @@ impl Manager {
         Ok(Measured {
             config: Config {
                 node: owned.state.inputs.config.node.clone(),
-                groups: vec![alone(entry, &members)],
+                groups: vec![alone(entry, &members).into()],
                 rules: rule
                     .map(|rule| alone_with(rule, group))
                     .into_iter()

@@ -12,7 +12,7 @@ use evenkeel_limits::Throttle;
 use evenkeel_tls::client::Client;
 use evenkeel_tls::connect::{Cause, Failure};
 
-use crate::config::{GroupConfig, Problem};
+use crate::config::{Problem, SharedGroup};
 
 /// TLS clients for groups whose members speak TLS, by the groups' names.
 pub type Clients = HashMap<String, Arc<Client>>;
@@ -26,7 +26,7 @@ const MAX_FAILED: usize = 1024;
 /// # Errors
 ///
 /// All that is wrong, with the places in the configuration.
-pub fn load(groups: &[GroupConfig], known: &Clients) -> Result<Clients, Vec<Problem>> {
+pub fn load(groups: &[SharedGroup], known: &Clients) -> Result<Clients, Vec<Problem>> {
     let (mut clients, mut errors) = (Clients::new(), Vec::new());
     for group in groups {
         let Some(tls) = &group.member_tls else {

@@ -491,7 +491,7 @@ fn member_status(
         .map(|reason| reason.name().into())
         .collect();
     let totals = slot.record().request_totals();
-    let trials = slot.record().trials().totals();
+    let trials = slot.record().trial_totals();
     MemberStatus {
         name: member.shown_name().to_string(),
         member: member.name.to_string(),

@@ -142,7 +142,7 @@ struct GroupCopy {
     detail: Detail,
     alerts: usize,
     reject: Option<f64>,
-    moments: Vec<Option<Arc<Moment>>>,
+    moments: Vec<Option<Moment>>,
     /// Weight, what the administrator says, whether it is a backup, and whether it is under alert: of
     /// each member, if members are asked for.
     members: Vec<(f32, AdminState, bool, bool)>,

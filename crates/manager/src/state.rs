@@ -251,6 +251,7 @@ impl State {
             }
             let mut in_file = config.groups.iter();
             let in_file = in_file.find(|group| group.name == other);
+            let in_file = in_file.map(|group| &**group);
             let same = in_file.or_else(|| Some(&*groups.get(other)?.1));
             (same, same)
         });
@@ -402,6 +403,7 @@ mod tests {
 
     use super::members::MAX_DEPARTED;
     use super::*;
+    use crate::config::SharedGroup;
     use crate::config::{Config, HealthCheck, HealthCheckKind, MemberConfig, Rule};
     use crate::inputs::AdminState;
     use crate::lists::Lists;
@@ -460,7 +462,12 @@ mod tests {
                 .iter()
                 .map(|name| Rule::new(name, vec![], name))
                 .collect(),
-            groups: names.into_iter().zip(groups).map(group).collect(),
+            groups: names
+                .into_iter()
+                .zip(groups)
+                .map(group)
+                .map(SharedGroup::from)
+                .collect(),
             ..Config::default()
         }
     }

@@ -17,7 +17,7 @@ use evenkeel_core::group::Group;
 use evenkeel_core::member::MemberId;
 use evenkeel_net::key_file;
 
-use crate::config::{GroupConfig, Problem, SameSite, Sticky};
+use crate::config::{Problem, SameSite, SharedGroup, Sticky};
 
 /// Cookies of groups that bind clients by one, by the groups' names.
 pub type Cookies = HashMap<String, Arc<Cookie>>;
@@ -40,7 +40,7 @@ const TURNS: u16 = 1 << (6 * TURN);
 /// # Errors
 ///
 /// All that is wrong, with the places in the configuration.
-pub fn load(groups: &[GroupConfig], known: &Cookies) -> Result<Cookies, Vec<Problem>> {
+pub fn load(groups: &[SharedGroup], known: &Cookies) -> Result<Cookies, Vec<Problem>> {
     let (mut cookies, mut errors) = (Cookies::new(), Vec::new());
     for group in groups {
         let Some(config) = &group.sticky else {

@@ -100,7 +100,7 @@ fn config(members: &[&str]) -> Config {
     group.settings.load_max_age = Duration::from_secs(3600);
     Config {
         rules: vec![Rule::new("web", listen, "app")],
-        groups: vec![group],
+        groups: vec![group.into()],
         ..Config::default()
     }
 }
@@ -544,7 +544,7 @@ async fn fronts_d10_a_load_is_expired_where_it_is_too_old_for_each_group() {
     config.groups[0].settings.load_max_age = Duration::from_millis(1);
     other.settings.load_max_age = Duration::from_secs(3600);
     let mut alone = config.clone();
-    config.groups.push(other);
+    config.groups.push(other.into());
     manager.apply_config(config).await.unwrap();
     let location = manager.status().locations.remove(0).name;
     manager
@@ -1410,10 +1410,8 @@ async fn a_name_belongs_to_one_group() {
         .set_groups("corba", vec![owned("new", &["a"])])
         .unwrap();
     let mut file = config(&["10.0.0.1:80"]);
-    file.groups.push(GroupConfig::new(
-        "new",
-        vec![MemberConfig::new("10.0.0.9", 80)],
-    ));
+    let new = GroupConfig::new("new", vec![MemberConfig::new("10.0.0.9", 80)]);
+    file.groups.push(new.into());
     let error = manager.apply_config(file).await.unwrap_err().to_string();
     assert!(
         error.contains("one of the configuration and one of corba"),

@@ -225,7 +225,7 @@ mod tests {
         let mut group = GroupConfig::new("g", vec![MemberConfig::new("127.0.0.1", 80)]);
         group.sources.agent_check = Some(check);
         let config = Config {
-            groups: vec![group],
+            groups: vec![group.into()],
             ..Config::default()
         };
         manager.apply_config(config).await.unwrap();

@@ -9,7 +9,7 @@ use evenkeel_core::load::Location;
 use evenkeel_core::member::{Member, Reason};
 use evenkeel_limits::files::Shares;
 use evenkeel_manager::Manager;
-use evenkeel_manager::config::GroupConfig;
+use evenkeel_manager::config::SharedGroup;
 use evenkeel_manager::counts::{Origin, ReportOutcome};
 use evenkeel_manager::snapshot::GroupHandle;
 use tokio::sync::Semaphore;
@@ -40,7 +40,7 @@ pub(crate) async fn pause(interval: Duration, started: Instant) {
 
 /// A group whose members may be asked.
 pub(crate) struct PolledGroup {
-    pub config: GroupConfig,
+    pub config: SharedGroup,
     pub handle: Arc<GroupHandle>,
     pub group: Arc<Group>,
 }
@@ -49,7 +49,7 @@ impl PolledGroup {
     /// Returns all groups as they are now.
     pub(crate) fn all_groups(manager: &Manager) -> Vec<PolledGroup> {
         let configs = manager.file_config().groups.into_iter();
-        let mut configs: HashMap<String, GroupConfig> = configs
+        let mut configs: HashMap<String, SharedGroup> = configs
             .map(|config| (config.name.clone(), config))
             .collect();
         let handles = manager.handles().into_iter();

@@ -435,6 +435,7 @@ mod tests {
         config_of(loads, 9)
             .groups
             .remove(0)
+            .into_inner()
             .sources
             .prometheus
             .unwrap()

@@ -40,7 +40,7 @@ pub fn equal_members(
 ) -> Config {
     let weights = std::iter::repeat_n(1.0, members);
     Config {
-        groups: vec![group_config(name, weights, settings, strategy)],
+        groups: vec![group_config(name, weights, settings, strategy).into()],
         ..Config::default()
     }
 }

@@ -158,7 +158,7 @@ mod tests {
         let members =
             (1..=means.len()).map(|number| MemberConfig::new(&format!("10.0.0.{number}"), 80));
         let config = Config {
-            groups: vec![GroupConfig::new("app", members.collect())],
+            groups: vec![GroupConfig::new("app", members.collect()).into()],
             ..Config::default()
         };
         Question {

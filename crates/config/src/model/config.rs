@@ -11,7 +11,7 @@ use super::broker::{self, Broker};
 use super::corba::{self, Corba};
 use super::dns::{self, Dns};
 use super::fleet::{self, Fleet};
-use super::group::{self, GroupConfig};
+use super::group;
 use super::kernel_forwarding::{self, KernelForwarding};
 use super::kubernetes::{self, Kubernetes};
 use super::location::{self, LocationConfig};
@@ -22,6 +22,7 @@ use super::negotiator::{self, Cluster, Negotiator};
 use super::node::{self, Node};
 use super::process::{self, Process};
 use super::rule::{self, Rule};
+use super::shared_group::SharedGroup;
 use super::steer::{self, Steer};
 use super::store::{self, Store};
 use super::tls::{self, ClientTls, Tls};
@@ -63,7 +64,7 @@ section! {
         /// Rules, in the order of the file. Names are unique.
         rules: Vec<Rule> = Vec::new(),
         /// Groups, in the order of the file. Names are unique.
-        groups: Vec<GroupConfig> = Vec::new(),
+        groups: Vec<SharedGroup> = Vec::new(),
         /// Locations that the file says something of, in its order. Names are unique.
         locations: Vec<LocationConfig> = Vec::new(),
         /// Receiver of agents' reports; `None` if agents cannot report.

@@ -14,6 +14,7 @@ use super::mirror::MIRRORED;
 use super::negotiator::Cluster;
 use super::protocol::Source;
 use super::rule::{Forward, Protocol, ReturnPath, Rule};
+use super::shared_group::SharedGroup;
 use crate::schema::document::{Span, join_key};
 use crate::schema::report::Report;
 use crate::schema::table::Table;
@@ -157,7 +158,7 @@ pub(super) fn warn_of_one_location(group: &GroupConfig, span: &Span, report: &mu
 
 /// Warns of a load of a location that sources of two groups report, unless both are the same: the load is that of
 /// the last report.
-pub(super) fn warn_of_shared_loads(groups: &[(Span, GroupConfig)], report: &mut Report<'_>) {
+pub(super) fn warn_of_shared_loads(groups: &[(Span, SharedGroup)], report: &mut Report<'_>) {
     // By location and load: the group whose source says it, that source, and the member if each one says it.
     let mut known = HashMap::new();
     for (span, group) in groups {
@@ -191,7 +192,7 @@ pub(super) fn warn_of_shared_loads(groups: &[(Span, GroupConfig)], report: &mut 
 
 /// Looks at the cookies of all groups, with the rules that use each.
 pub(super) fn check_cookies<'a>(
-    groups: &'a [(Span, GroupConfig)],
+    groups: &'a [(Span, SharedGroup)],
     users: &HashMap<&str, Vec<&Rule>>,
     report: &mut Report<'_>,
 ) {
@@ -276,7 +277,7 @@ pub(super) fn check_body_readers(
 /// Refuses limits of tokens in a rule none of whose groups reads the bodies of requests: nobody counts tokens there.
 pub(super) fn check_token_limits(
     rule: &Rule,
-    groups: &[(Span, GroupConfig)],
+    groups: &[(Span, SharedGroup)],
     table: &Table<'_>,
     report: &mut Report<'_>,
 ) {
@@ -301,7 +302,7 @@ pub(super) fn check_token_limits(
 /// Refuses a group whose strategy reads the bodies of requests if the group serves a cluster, whose clients go to
 /// members themselves.
 pub(super) fn check_clusters(
-    groups: &[(Span, GroupConfig)],
+    groups: &[(Span, SharedGroup)],
     clusters: &[Cluster],
     report: &mut Report<'_>,
 ) {
@@ -367,7 +368,7 @@ pub(super) fn reserve_fields(rules: &mut [Rule]) {
 /// Reports rules and groups whose names are those of generated rules and groups. Groups of rules have the rules' names.
 pub(super) fn reserve_names<'s>(
     rules: impl Iterator<Item = (&'s Span, &'s Rule)>,
-    groups: &[(Span, GroupConfig)],
+    groups: &[(Span, SharedGroup)],
     report: &mut Report<'_>,
 ) {
     let mut names = HashSet::new();

@@ -173,4 +173,28 @@ mod tests {
         let kept = parser.known.count_routes();
         assert!(kept <= SPARE + 2, "{kept}");
     }
+
+    #[test]
+    fn groups_that_stay_as_they_are_are_the_same_in_memory() {
+        let mut parser = GeneratedParser::default();
+        let routes = [route("r", "a.example", "a"), route("s", "b.example", "b")];
+        let groups = |member: &str| [group("a", "10.0.0.1:1"), group("b", member)];
+        let first = parse(&mut parser, &routes, &groups("10.0.0.2:1")).unwrap();
+        let second = parse(&mut parser, &routes, &groups("10.0.0.3:1")).unwrap();
+        let third = parse(&mut parser, &routes, &groups("10.0.0.3:1")).unwrap();
+        let is_same = |one: &Config, other: &Config| {
+            let pairs = one.groups.iter().zip(&other.groups);
+            pairs
+                .map(|(one, other)| one.is_same(other))
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(is_same(&first, &second), [true, false]);
+        assert_eq!(is_same(&second, &third), [true, true]);
+        // Defaults are those of a text that is read as a whole.
+        let text: Vec<&str> = std::iter::once(HEAD)
+            .chain(routes.iter().map(String::as_str))
+            .collect();
+        let text = text.concat() + &groups("10.0.0.3:1").concat();
+        assert_eq!(crate::parse_generated(&text).unwrap(), third);
+    }
 }

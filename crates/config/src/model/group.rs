@@ -233,12 +233,26 @@ impl GroupConfig {
     /// Gives members that report their own loads a location each, if their host has other members and nothing in the
     /// group reports loads of hosts: a location has one load, so each report would replace those of the others.
     pub fn separate(&mut self, hosts: &Hosts) {
-        if !self.sources.are_of_members() || self.monitor.is_some() {
-            return;
+        if self.is_separated_by(hosts) {
+            for member in &mut self.members {
+                member.is_apart |= hosts.are_shared_by(member);
+            }
         }
-        for member in &mut self.members {
-            member.is_apart |= hosts.are_shared_by(member);
-        }
+    }
+
+    /// True if [`GroupConfig::separate`] changes the group.
+    pub(super) fn is_separated_by(&self, hosts: &Hosts) -> bool {
+        let is_new = |member: &MemberConfig| !member.is_apart && hosts.are_shared_by(member);
+        self.sources.are_of_members() && self.monitor.is_none() && self.members.iter().any(is_new)
+    }
+
+    /// True if the group names files, by paths that may start at the folder of the configuration.
+    pub(super) fn has_paths(&self) -> bool {
+        let Sources {
+            orca, prometheus, ..
+        } = &self.sources;
+        let has_tls = self.member_tls.is_some() || orca.is_some() || prometheus.is_some();
+        has_tls || self.sticky.is_some() || !self.members_files.is_empty()
     }
 
     /// A group with all defaults.

@@ -67,6 +67,7 @@ pub(crate) mod rules;
 pub mod scenario;
 mod scenario_engines;
 pub(crate) mod sections;
+pub(crate) mod shared_group;
 pub mod sources;
 pub(crate) mod steer;
 pub(crate) mod sticky;

@@ -8,9 +8,9 @@ use std::time::Duration;
 use evenkeel_core::load::LoadId;
 use toml::de::DeValue;
 
-use super::group::GroupConfig;
 use super::listeners::Listeners;
 use super::member::MemberConfig;
+use super::shared_group::SharedGroup;
 use super::tls::Tls;
 pub use crate::schema::address::{Origin, ParseOriginError, Scheme, normalize_host};
 use crate::schema::amount::show_duration;
@@ -206,7 +206,7 @@ impl Field for Quantum {
 pub(crate) fn read(
     top: &mut Table<'_>,
     folder: &Path,
-    groups: &[GroupConfig],
+    groups: &[SharedGroup],
     used: &mut HashSet<String>,
     listeners: &mut Listeners,
     report: &mut Report<'_>,
@@ -248,7 +248,7 @@ pub(crate) fn read(
     (negotiator, clusters)
 }
 
-fn read_cluster(table: &mut Table<'_>, groups: &[GroupConfig], report: &mut Report<'_>) -> Cluster {
+fn read_cluster(table: &mut Table<'_>, groups: &[SharedGroup], report: &mut Report<'_>) -> Cluster {
     let mut cluster = Cluster::new(&table.name(), "");
     let problems = report.problem_count();
     table.read(CLUSTER, &mut cluster, report);
@@ -266,7 +266,7 @@ fn read_cluster(table: &mut Table<'_>, groups: &[GroupConfig], report: &mut Repo
         let message = unknown_message("group", similar(&cluster.group, names));
         table.report_misplaced("group", message, report);
     }
-    if let Some(member) = group.and_then(GroupConfig::unix) {
+    if let Some(member) = group.and_then(|group| group.unix()) {
         let message = format!(
             "member {} of the group is a Unix socket, to which no client can be sent: name a group of \
              addresses",

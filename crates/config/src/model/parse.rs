@@ -19,6 +19,7 @@ use super::protocol::{MemberProtocol, Source};
 use super::reach::Reach;
 use super::rule::{Protocol, Rule};
 use super::rules::{self, Defaults};
+use super::shared_group::SharedGroup;
 use super::sources::Hosts;
 use super::store::{self, Store};
 use super::{
@@ -181,11 +182,11 @@ pub(super) fn read_with(
         Some(parts) => draft.add_groups(parts.take_groups()),
         None => draft.read_groups(&mut top, &defaults, report),
     }
-    draft.read_rules(&mut top, &defaults, parts, report);
+    draft.read_rules(&mut top, &defaults, parts.as_deref_mut(), report);
     draft.config.kernel_forwarding = kernel_forwarding::read(&mut top, &draft.config.rules, report);
     draft.check_users(report);
     draft.place_groups(&mut top, &defaults, report);
-    draft.resolve_groups(report);
+    draft.resolve_groups(parts, report);
     draft.read_redirecting(&mut top, report);
     draft.read_reports(&mut top, report);
     draft.warn_of_groups(report);
@@ -200,7 +201,7 @@ struct Draft<'f> {
     folder: &'f Path,
     listeners: Listeners,
     /// Groups with the places of their names.
-    groups: Vec<(Span, GroupConfig)>,
+    groups: Vec<(Span, SharedGroup)>,
     /// Places of the groups with a table of their own, by name.
     shared: HashMap<String, Span>,
     /// Names of the groups that something uses.
@@ -251,13 +252,13 @@ impl<'f> Draft<'f> {
             group.responses.resolve(self.folder);
             let span = table.name_span().clone();
             self.shared.insert(group.name.clone(), span.clone());
-            self.groups.push((span, group));
+            self.groups.push((span, group.into()));
             table.report_unread(report);
         }
     }
 
     /// Takes groups that were read from texts of their own.
-    fn add_groups(&mut self, groups: Vec<(Span, GroupConfig)>) {
+    fn add_groups(&mut self, groups: Vec<(Span, SharedGroup)>) {
         let names = groups.iter();
         let names = names.map(|(span, group)| (group.name.clone(), span.clone()));
         self.shared.extend(names);
@@ -289,7 +290,7 @@ impl<'f> Draft<'f> {
                 _ => listeners.add_addresses(&rule.listen, &who, (&table, "listen"), report),
             }
             self.groups
-                .extend(own.map(|group| (table.name_span().clone(), group)));
+                .extend(own.map(|group| (table.name_span().clone(), group.into())));
             check_token_limits(&rule, &self.groups, &table, report);
             self.used
                 .extend(rule.group_names().into_iter().map(str::to_owned));
@@ -338,9 +339,10 @@ impl<'f> Draft<'f> {
         // Agents tell of hosts.
         if !top.has_key("broker") {
             let hosts = Hosts::of_members(groups.iter().flat_map(|(_, group)| &group.members));
-            groups
-                .iter_mut()
-                .for_each(|(_, group)| group.separate(&hosts));
+            let groups = groups.iter_mut().map(|(_, group)| group);
+            // Others stay shared.
+            let groups = groups.filter(|group| group.is_separated_by(&hosts));
+            groups.for_each(|group| group.separate(&hosts));
         }
         let placed = groups.iter().map(|(span, group)| Placed { span, group });
         let placed: Vec<Placed<'_>> = placed.collect();
@@ -358,9 +360,16 @@ impl<'f> Draft<'f> {
 
     /// Makes paths of groups and locations absolute, reads passwords, and chooses the defaults for members that rules
     /// carry clients to.
-    fn resolve_groups(&mut self, report: &mut Report<'_>) {
+    fn resolve_groups(
+        &mut self,
+        mut parts: Option<&mut PartReader<'_, '_>>,
+        report: &mut Report<'_>,
+    ) {
         let (config, folder) = (&mut self.config, self.folder);
-        let of_groups = config.groups.iter_mut().map(|group| &mut group.monitor);
+        // Groups without such settings stay shared.
+        let of_groups = config.groups.iter_mut();
+        let of_groups = of_groups.filter(|group| group.monitor.is_some());
+        let of_groups = of_groups.map(|group| &mut group.monitor);
         let of_locations = config
             .locations
             .iter_mut()
@@ -369,6 +378,9 @@ impl<'f> Draft<'f> {
             monitor.resolve(folder);
         }
         for ((span, _), group) in self.groups.iter().zip(&mut config.groups) {
+            if group.health_check.is_none() {
+                continue;
+            }
             let check = group.health_check.as_mut();
             if let Some(Err(message)) = check.map(|check| check.read_password(folder)) {
                 let path = format!("{}.health_check", group.path());
@@ -376,6 +388,10 @@ impl<'f> Draft<'f> {
             }
         }
         for group in &mut config.groups {
+            if !group.has_paths() {
+                continue;
+            }
+            let group = &mut **group;
             for pattern in &mut group.members_files {
                 *pattern = folder.join(&*pattern).display().to_string();
             }
@@ -388,7 +404,10 @@ impl<'f> Draft<'f> {
         }
         // What clusters have to say below may depend on the load.
         for group in &mut config.groups {
-            group.choose_defaults(Reach::Carried);
+            match parts.as_deref_mut() {
+                Some(parts) => parts.choose_defaults(group),
+                None => group.choose_defaults(Reach::Carried),
+            }
         }
     }
 
@@ -465,7 +484,7 @@ impl<'f> Draft<'f> {
 }
 
 /// Checks a group against the rules that use the group.
-fn check_users_of(group: &mut GroupConfig, users: &[&Rule], span: &Span, report: &mut Report<'_>) {
+fn check_users_of(group: &mut SharedGroup, users: &[&Rule], span: &Span, report: &mut Report<'_>) {
     let of_http = users.iter().filter(|rule| rule.protocol == Protocol::Http);
     let own = group.member_protocol;
     let spoken = of_http.map(|rule| own.unwrap_or(rule.http.member_protocol));
@@ -481,7 +500,9 @@ fn check_users_of(group: &mut GroupConfig, users: &[&Rule], span: &Span, report:
         );
         report.add_problem(span, &group.path(), message, None);
     }
-    if let Some(check) = &mut group.health_check {
+    if group.health_check.is_some()
+        && let Some(check) = &mut group.health_check
+    {
         check.adopt_protocol(spoken);
     }
     if let Some(rule) = users.iter().find(|rule| rule.protocol == Protocol::Ftp) {

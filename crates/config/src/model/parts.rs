@@ -5,8 +5,10 @@ use std::sync::Arc;
 
 use super::config::describe_tables;
 use super::group::GroupConfig;
+use super::reach::Reach;
 use super::route::{Route, Routes};
 use super::routes::{RuleFacts, list_groups, read_one_route};
+use super::shared_group::SharedGroup;
 use crate::schema::document::Span;
 use crate::schema::errors::Problem;
 use crate::schema::table::{NAMES, Reading, document_with};
@@ -45,6 +47,16 @@ struct Known<T> {
     round: u64,
 }
 
+/// Group as it was read, and with all defaults.
+#[derive(Debug)]
+struct ChosenDefaults {
+    /// Kept so that no other group has its address.
+    _read: SharedGroup,
+    group: SharedGroup,
+    /// Number of the last text that had the group.
+    round: u64,
+}
+
 /// Parts by their texts.
 type KnownParts<T> = HashMap<Box<str>, Known<T>>;
 
@@ -56,7 +68,9 @@ type RuleKey = (String, bool, bool);
 #[derive(Debug, Default)]
 pub(super) struct PartStore {
     routes: HashMap<RuleKey, KnownParts<Arc<Route>>>,
-    groups: KnownParts<GroupConfig>,
+    groups: KnownParts<SharedGroup>,
+    /// Groups with all defaults, by the addresses of the groups as they were read.
+    chosen: HashMap<usize, ChosenDefaults>,
     round: u64,
     /// Number of parts that were read, and not known.
     #[cfg(test)]
@@ -73,6 +87,7 @@ impl PartStore {
     /// Forgets parts that the last text did not have, if there are many of them.
     pub(super) fn forget_unused(&mut self) {
         forget_unused(&mut self.groups, self.round);
+        self.chosen.retain(|_, chosen| chosen.round == self.round);
         self.routes.retain(|_, known| {
             forget_unused(known, self.round);
             known.values().any(|known| known.round == self.round)
@@ -100,7 +115,7 @@ pub(super) fn generated<'r>() -> Reading<'r> {
 pub(crate) struct PartReader<'p, 't> {
     store: &'p mut PartStore,
     parts: &'p GeneratedParts<'t>,
-    groups: Vec<(Span, GroupConfig)>,
+    groups: Vec<(Span, SharedGroup)>,
     pub(super) problems: Vec<Problem>,
     /// True if the text can be judged as a whole only.
     pub(super) needs_whole: bool,
@@ -150,8 +165,30 @@ impl<'p, 't> PartReader<'p, 't> {
     }
 
     /// Returns the groups of all parts.
-    pub(super) fn take_groups(&mut self) -> Vec<(Span, GroupConfig)> {
+    pub(super) fn take_groups(&mut self) -> Vec<(Span, SharedGroup)> {
         std::mem::take(&mut self.groups)
+    }
+
+    /// Chooses the defaults for members that rules carry clients to. A group that is as it was in the text before becomes
+    /// the same as then.
+    pub(super) fn choose_defaults(&mut self, group: &mut SharedGroup) {
+        let round = self.store.round;
+        match self.store.chosen.get_mut(&group.address()) {
+            Some(known) => {
+                known.round = round;
+                *group = known.group.clone();
+            }
+            None => {
+                let read = group.clone();
+                group.choose_defaults(Reach::Carried);
+                let chosen = ChosenDefaults {
+                    group: group.clone(),
+                    round,
+                    _read: read.clone(),
+                };
+                self.store.chosen.insert(read.address(), chosen);
+            }
+        }
     }
 
     /// Reads the routes of a rule. `shared` are the groups with a table of their own.
@@ -209,7 +246,7 @@ fn add_problems(all: &mut Vec<Problem>, problems: &[Problem], line: usize) {
     }));
 }
 
-fn read_group_part(text: &str) -> Outcome<GroupConfig> {
+fn read_group_part(text: &str) -> Outcome<SharedGroup> {
     let read = document_with(
         "generated",
         text,
@@ -227,7 +264,7 @@ fn read_group_part(text: &str) -> Outcome<GroupConfig> {
         },
     );
     let (group, _) = read.map_err(|errors| Arc::from(errors.problems))?;
-    Ok(group)
+    Ok(group.into())
 }
 
 /// Reads a route, whose table begins below the first line of the text. Returns true, too, if all groups are known.

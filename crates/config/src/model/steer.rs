@@ -4,8 +4,8 @@ use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use super::group::GroupConfig;
 use super::process::Process;
+use super::shared_group::SharedGroup;
 use crate::schema::address::Address;
 use crate::schema::document::Span;
 use crate::schema::field::{Texts, blank, choice_field};
@@ -210,7 +210,7 @@ impl SteerHaproxy {
 pub(crate) fn read(
     top: &mut Table<'_>,
     folder: &Path,
-    groups: &[(Span, GroupConfig)],
+    groups: &[(Span, SharedGroup)],
     process: &Process,
     used: &mut HashSet<String>,
     report: &mut Report<'_>,

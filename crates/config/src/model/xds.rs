@@ -5,11 +5,11 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Duration;
 
-use super::group::GroupConfig;
 use super::group_name::unknown_group;
 use super::listeners::Listeners;
 use super::protocol::MemberProtocol;
 use super::rule::{Protocol, Rule};
+use super::shared_group::SharedGroup;
 use super::tls::Tls;
 use crate::schema::document::Span;
 use crate::schema::field::choice_field;
@@ -112,7 +112,7 @@ const IS_SERVED: bool = cfg!(feature = "fleet");
 /// Groups and rules of the file that the section depends on.
 pub(crate) struct XdsDependencies<'a> {
     /// The groups, with where each stands.
-    pub groups: &'a [GroupConfig],
+    pub groups: &'a [SharedGroup],
     /// Places of groups that rules may share.
     pub shared: &'a HashMap<String, Span>,
     /// The rules.

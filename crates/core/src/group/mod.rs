@@ -323,7 +323,7 @@ impl Group {
     pub fn assign_client(&self, index: usize, stay: Duration, now: Instant) {
         if let Some(seat) = self.pool.seats.get(index) {
             seat.location.assign_client(stay);
-            seat.slot.record().count_assigned(stay, now);
+            seat.slot.own_record().count_assigned(stay, now);
             if !stay.is_zero() {
                 self.pool.state.has_clients.store(true, Ordering::Relaxed);
             }

@@ -256,7 +256,7 @@ fn a_stream_without_its_first_byte_makes_a_member_slow_while_it_waits_for_it() {
 #[test]
 fn sums_over_streams_leave_out_what_clients_take() {
     let group = ending(LatencyEnd::Head);
-    let record = group.members()[0].slot.record();
+    let record = || group.members()[0].slot.record();
     let outcomes = [Outcome::Success, Outcome::Cancelled, Outcome::Failure];
     for outcome in outcomes {
         let mut ticket = group.bind(0, at(1000)).unwrap();
@@ -279,7 +279,7 @@ fn sums_over_streams_leave_out_what_clients_take() {
         ticket.note_bytes(700);
         ticket.finish(outcome, at(6002));
     }
-    let streams = record.streams();
+    let streams = record().streams();
     assert_eq!((streams.ended_streams, streams.bytes), (3, 2100));
     assert_eq!(streams.mean_first_byte(), Some(Duration::from_millis(100)));
     assert_eq!(streams.remaining_time, Duration::from_millis(900));

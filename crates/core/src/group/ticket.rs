@@ -100,7 +100,9 @@ impl Ticket {
 
     fn note_client(&self, failed: bool, now: Instant) {
         if let Some(client) = self.client {
-            self.slot.record().note_client(client.get(), failed, now);
+            self.slot
+                .own_record()
+                .note_client(client.get(), failed, now);
         }
     }
 
@@ -240,7 +242,7 @@ impl Ticket {
     /// Notes the bytes of the response that went to the client: they are a part of its pace if it is a stream.
     pub fn note_bytes(&self, bytes: u64) {
         if self.is_stream && self.has_first_byte() {
-            self.slot.record().streams.add_bytes(bytes);
+            self.slot.own_record().streams.add_bytes(bytes);
         }
     }
 
@@ -291,7 +293,7 @@ impl Ticket {
     fn note_stream(&self, now: Instant) {
         if let Some(first) = self.first_byte() {
             let rest = self.counted(now).saturating_sub(first);
-            self.slot.record().streams.add_stream(first, rest);
+            self.slot.own_record().streams.add_stream(first, rest);
         }
     }
 
@@ -340,7 +342,7 @@ fn micros(time: Duration) -> u32 {
 impl Drop for Ticket {
     fn drop(&mut self) {
         self.answer();
-        self.slot.record().count(self.end);
+        self.slot.own_record().count(self.end);
         self.slot.end_request(self.cost);
         let end = self.has_ended.then_some(self.started);
         self.location.end_request(self.cost, end);

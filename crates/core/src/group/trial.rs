@@ -23,7 +23,8 @@ pub struct Trial {
 impl Trial {
     /// Takes a trial of a member, if the member has one.
     pub(super) fn take_of(slot: &Arc<Slot>) -> Option<Self> {
-        slot.record().trials().take_trial().then(|| Trial {
+        let is_taken = slot.has_record() && slot.trials().take_trial();
+        is_taken.then(|| Trial {
             slot: Arc::clone(slot),
             is_open: true,
             has_failed: false,
@@ -42,13 +43,13 @@ impl Trial {
         }
         match self.is_open {
             true => self.end(Some(false)),
-            false => self.slot.record().trials().count_end(false),
+            false => self.slot.trials().count_end(false),
         }
     }
 
     fn end(&mut self, is_well: Option<bool>) {
         if std::mem::take(&mut self.is_open) {
-            self.slot.record().trials().end_trial(is_well);
+            self.slot.trials().end_trial(is_well);
         }
     }
 }

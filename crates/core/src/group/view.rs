@@ -16,6 +16,7 @@ use crate::engines::EnginePool;
 use crate::estimate::{Growth, Moment, exp2, higher, lower};
 use crate::load::{LoadId, LoadMeans, Location, MemberMeans, Query, Report};
 use crate::member::{Member, RANK_BITS, Reason, Slot, rank_bit};
+use crate::spares;
 use crate::time::{Horizon, Instant};
 use crate::trace::Short;
 use crate::zone::RANKS;
@@ -124,7 +125,8 @@ impl Pool {
         members: Vec<Member>,
         state: Arc<GroupState>,
     ) -> Self {
-        members.iter().for_each(|member| member.slot.prepare());
+        let is_new = |member: &&Member| !member.slot.has_record();
+        spares::reserve_records(members.iter().filter(is_new).count());
         let reported = Arc::clone(&state.reported);
         for member in &members {
             member.location.flag_reports(&reported);

@@ -1,7 +1,7 @@
 //! A location, and each load that it reports.
 
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
@@ -118,9 +118,11 @@ pub struct Location {
     started_last: AtomicU64,
     /// Number of requests in `bound` whose clients go to the member themselves, wrapping.
     pub(super) assigned: AtomicU32,
-    /// Loads that have a name, in the order in which they came. The first cell shares the
-    /// first cache line: most locations report one load.
-    pub(super) cells: [Cell; NAMED_LOADS],
+    /// Load with a name that was reported first. Most locations report one load or none: the cell shares the first
+    /// cache line, and the others are made when they are needed.
+    first_cell: Cell,
+    /// Other loads that have a name.
+    further_cells: OnceLock<Box<[Cell; NAMED_LOADS]>>,
     /// Loads without a name. The list is replaced as a whole when a load comes or goes.
     pub(super) unnamed: ArcSwapOption<Vec<Arc<Cell>>>,
     /// Clients that ever came to members here to stay, wrapping: where clients are moved one by
@@ -217,7 +219,7 @@ impl Location {
         let is_kept = |cell: &Cell| cell.id.load(Ordering::Acquire) != 0;
         let unnamed = self.unnamed.load();
         let is_any_unnamed = unnamed.as_ref().is_some_and(|cells| !cells.is_empty());
-        if is_any_unnamed || self.cells.iter().any(is_kept) {
+        if is_any_unnamed || self.named_cells().any(is_kept) {
             reported.store(true, Ordering::Relaxed);
         }
     }
@@ -234,7 +236,7 @@ impl Location {
     /// Words that were learnt about the location, and about each load that it reports.
     pub fn export_learnt(&self) -> (LearntValues, Vec<(LoadId, LearntValues)>) {
         let unnamed = self.unnamed.load_full().unwrap_or_default();
-        let cells = self.cells.iter().chain(unnamed.iter().map(|cell| &**cell));
+        let cells = self.named_cells().chain(unnamed.iter().map(|cell| &**cell));
         let loads = cells.filter_map(|cell| {
             let id = cell.id.load(Ordering::Acquire).checked_sub(1)?;
             let id = LoadId(u32::try_from(id).ok()?);
@@ -286,11 +288,49 @@ impl Location {
         &self.name
     }
 
+    /// Returns the cells of loads that have a name.
+    pub(super) fn named_cells(&self) -> impl Iterator<Item = &Cell> {
+        let further = self.further_cells.get().into_iter();
+        std::iter::once(&self.first_cell).chain(further.flat_map(|cells| cells.iter()))
+    }
+
+    /// Returns the cell of the load `id`, which has this place among those with a name. Where no such load was reported,
+    /// there is no cell, or one without a report.
+    #[inline(always)]
+    pub(super) fn named_cell(&self, id: LoadId, place: usize) -> Option<&Cell> {
+        match self.first_cell.is_for(id) {
+            true => Some(&self.first_cell),
+            false => self.further_cells.get()?.get(place),
+        }
+    }
+
+    /// Returns the cell for reports of the load `id`, which has this place among those with a name. The first load that
+    /// is reported keeps the first cell.
+    pub(super) fn claim_cell(&self, id: LoadId, place: usize) -> &Cell {
+        let word = u64::from(id.0) + 1;
+        let (success, failure) = (Ordering::AcqRel, Ordering::Acquire);
+        let first = &self.first_cell;
+        match first.id.compare_exchange(0, word, success, failure) {
+            Ok(_) => {
+                self.tell_watchers();
+                return first;
+            }
+            Err(known) if known == word => return first,
+            Err(_) => {}
+        }
+        let further = self.further_cells.get_or_init(Box::default);
+        let cell = &further[place];
+        if cell.id.swap(word, Ordering::AcqRel) == 0 {
+            self.tell_watchers();
+        }
+        cell
+    }
+
     /// Does something with the cell of load `id`, if there is one.
     #[inline]
     pub(super) fn with_cell<T>(&self, id: LoadId, act: impl FnOnce(&Cell) -> T) -> Option<T> {
         if let Some(place) = id.place() {
-            let cell = &self.cells[place];
+            let cell = self.named_cell(id, place)?;
             return cell.is_for(id).then(|| act(cell));
         }
         let unnamed = self.unnamed.load();
@@ -423,7 +463,7 @@ impl Location {
     /// Keeps old reports old, and forgets loads without a name that are not reported any more. Times wrap after 49
     /// days, and from half of that on they would seem to be new: call it at least once a day.
     pub fn keep_age(&self, now: Instant) {
-        for cell in &self.cells {
+        for cell in self.named_cells() {
             // An expired report stays expired: its time is even.
             keep_word_old(&cell.value_at, now);
         }

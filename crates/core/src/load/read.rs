@@ -179,7 +179,7 @@ impl Location {
     /// Applies `of` to that report.
     #[inline(always)]
     pub(crate) fn of_report<T>(&self, query: &Query, of: impl Fn(Report) -> T) -> Option<T> {
-        if let Some(cell) = self.cells.get(query.place)
+        if let Some(cell) = self.named_cell(query.id, query.place)
             && let Some(word) = cell.fresh(query)
         {
             return Some(of(self.report_in(cell, word, query)));
@@ -193,7 +193,7 @@ impl Location {
     /// True if there is a fresh report of that load.
     #[inline]
     pub(crate) fn has_fresh(&self, query: &Query) -> bool {
-        let cell = self.cells.get(query.place);
+        let cell = self.named_cell(query.id, query.place);
         cell.is_some_and(|cell| cell.fresh(query).is_some())
             || (query.elsewhere && self.other_report(query).is_some())
     }
@@ -201,7 +201,7 @@ impl Location {
     /// Adds the mean load here, and the mean number of our requests, if there is a fresh report of that load.
     #[inline]
     pub(crate) fn add_means(&self, query: &Query, means: &mut LoadMeans) {
-        if let Some(cell) = self.cells.get(query.place)
+        if let Some(cell) = self.named_cell(query.id, query.place)
             && cell.fresh(query).is_some()
         {
             let (load, requests) = cell.split.mean_load_and_requests();
@@ -360,7 +360,7 @@ impl Location {
         };
         let unnamed = self.unnamed.load_full().unwrap_or_default();
         let unnamed: Vec<Load> = unnamed.iter().filter_map(|cell| load(cell)).collect();
-        self.cells.iter().filter_map(load).chain(unnamed)
+        self.named_cells().filter_map(load).chain(unnamed)
     }
 }
 

@@ -100,12 +100,8 @@ impl Location {
         let Some(place) = id.place() else {
             return Ok(act(&*self.unnamed_cell(id, now)?));
         };
-        let cell = &self.cells[place];
-        if cell.id.load(Ordering::Acquire) == 0 {
-            cell.id.store(u64::from(id.0) + 1, Ordering::Release);
-            self.tell_watchers();
-        }
-        Ok(act(cell))
+        let known = { self.named_cell(id, place) }.filter(|cell| cell.is_for(id));
+        Ok(act(known.unwrap_or_else(|| self.claim_cell(id, place))))
     }
 
     /// Stores what a monitor has read, and holds it: until it [expires](Location::expire),
@@ -174,7 +170,7 @@ impl Location {
     /// Makes the loads that other balancers [have read](Location::observe_elsewhere) unknown, unless they were read
     /// here since.
     pub fn expire_elsewhere(&self) {
-        let ids = self.cells.iter().filter_map(|cell| {
+        let ids = self.named_cells().filter_map(|cell| {
             let id = cell.id.load(Ordering::Acquire).checked_sub(1)?;
             let is_elsewhere = cell.elsewhere.load(Ordering::Acquire);
             is_elsewhere.then_some(LoadId(u32::try_from(id).ok()?))

@@ -544,3 +544,55 @@ fn what_another_balancer_has_read_is_held_until_it_is_read_here_or_said_no_more(
     location.end_remote_reading();
     assert!(!location.is_read_elsewhere(at(4000)));
 }
+
+#[test]
+fn each_load_has_one_cell_whichever_comes_first() {
+    let at = |ms: u64| Instant::from_nanos(ms * 1_000_000);
+    let value = |value: f64| LoadValue::new(value).unwrap();
+    for ids in [[LoadId::MEMORY, LoadId::CPU], [LoadId::CPU, LoadId::MEMORY]] {
+        let location = Location::new("a");
+        for id in ids {
+            assert_eq!(location.last_load(id, at(1)), None);
+        }
+        for step in 1..=3_u32 {
+            for (number, id) in ids.into_iter().enumerate() {
+                let load = value(f64::from(step) + 0.25 * number as f64);
+                location.report_load(id, load, at(u64::from(step))).unwrap();
+            }
+        }
+        let loads: Vec<_> = location.list_loads(at(4)).collect();
+        let found: Vec<_> = loads.iter().map(|load| (load.id, load.value)).collect();
+        assert_eq!(found, [(ids[0], value(3.0)), (ids[1], value(3.25))]);
+        let max_age = Duration::from_secs(1);
+        for (id, value) in found {
+            let projected = location.projected_load(id, at(4), max_age).unwrap();
+            assert!((projected - value.get()).abs() < 0.2, "{id:?}: {projected}");
+        }
+        let none = location.projected_load(LoadId::DISK, at(4), max_age);
+        assert_eq!(none, None);
+    }
+}
+
+#[test]
+fn reporters_of_different_loads_that_come_first_at_once_keep_their_cells() {
+    for _ in 0..50 {
+        let location = Location::new("a");
+        let report = |id: LoadId| {
+            let load = LoadValue::new(f64::from(id.0)).unwrap();
+            location
+                .report_load(id, load, Instant::from_nanos(1_000_000))
+                .unwrap();
+        };
+        std::thread::scope(|scope| {
+            for id in [LoadId::CPU, LoadId::DISK, LoadId::MEMORY, LoadId::DISK] {
+                scope.spawn(move || report(id));
+            }
+        });
+        let mut loads: Vec<_> = { location.list_loads(Instant::from_nanos(2_000_000)) }
+            .map(|load| (load.id, load.value.get()))
+            .collect();
+        loads.sort_by_key(|load| load.0);
+        let expected = [LoadId::CPU, LoadId::DISK, LoadId::MEMORY].map(|id| (id, id.0 as f32));
+        assert_eq!(loads, expected);
+    }
+}

@@ -98,7 +98,7 @@ pub fn play_downloads(downloads: &Downloads, seed: u64) -> Option<Downloaded> {
         members: vec![server; downloads.servers],
         network: downloads.network,
         config: Some(Config {
-            groups: vec![group_config(&base.group, weights, settings, strategy)],
+            groups: vec![group_config(&base.group, weights, settings, strategy).into()],
             ..Config::default()
         }),
         samples: Some(downloads.samples),

@@ -26,13 +26,13 @@ fn bed(addresses: &[SocketAddr]) -> Bed {
 /// Grants the first member a trial, as a round of control does.
 fn grant(bed: &Bed) {
     let group = bed.group.current.load();
-    group.members()[0].slot.record().trials().grant_trials(1);
+    group.members()[0].slot.trials().grant_trials(1);
     group.state().set_trials(true);
 }
 
 fn totals(bed: &Bed) -> (u64, u64, u64) {
     let group = bed.group.current.load();
-    let trials = group.members()[0].slot.record().trials();
+    let trials = group.members()[0].slot.trials();
     let TrialTotals {
         sent,
         succeeded,
@@ -43,7 +43,7 @@ fn totals(bed: &Bed) -> (u64, u64, u64) {
 
 fn pending(bed: &Bed) -> u32 {
     let group = bed.group.current.load();
-    group.members()[0].slot.record().trials().pending()
+    group.members()[0].slot.trials().pending()
 }
 
 /// Waits for the ends of trials: a client may have its answer a moment before.

@@ -175,7 +175,7 @@ fn list_changes(
         let mut config = config.clone();
         { config.groups.iter_mut() }
             .filter(|of| of.name == group.name)
-            .for_each(change);
+            .for_each(|group| change(group));
         config
     };
     add("as it is".into(), config.clone(), members);

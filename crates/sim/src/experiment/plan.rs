@@ -582,6 +582,7 @@ pub(super) fn group_of<'c>(
             return Err(vec![text.group_place.problem(message)]);
         }
     };
+    let found = found.map(|group| &mut **group);
     found.ok_or_else(|| {
         let message = match names.is_empty() {
             true => "the configuration has no group".to_owned(),

@@ -36,7 +36,7 @@ impl Simulation<'_> {
                 group_config(&source.group, weights, settings.clone(), strategy)
             };
             Config {
-                groups: self.sources.iter().map(group).collect(),
+                groups: self.sources.iter().map(group).map(Into::into).collect(),
                 ..Config::default()
             }
         });
