@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
+use evenkeel_core::engine_traffic::{EngineTotals, EngineTraffic};
 use evenkeel_core::member::Slot;
 use evenkeel_core::observe::{Latencies, StreamTotals, Totals};
 use evenkeel_core::time::Instant;
@@ -19,6 +20,8 @@ pub(crate) struct Moment {
     totals: Totals,
     latencies: Latencies,
     streams: StreamTotals,
+    /// Traffic of the member's engine, if the group has engines.
+    engine: Option<EngineTotals>,
 }
 
 /// Traffic since a moment.
@@ -31,6 +34,8 @@ pub(crate) struct TrafficSince {
     pub failures: u64,
     pub latencies: Latencies,
     pub streams: StreamTotals,
+    /// Traffic of the member's engine, or of all engines, if the group has engines.
+    pub engine: Option<Box<EngineTotals>>,
 }
 
 impl History {
@@ -44,19 +49,31 @@ impl History {
         self.0.is_empty()
     }
 
-    /// Keeps this moment.
-    pub(crate) fn note_moment(&mut self, slot: &Slot, now: Instant) {
+    /// Keeps this moment. `engine` is the member's engine, if the group has engines.
+    pub(crate) fn note_moment(
+        &mut self,
+        slot: &Slot,
+        engine: Option<&EngineTraffic>,
+        now: Instant,
+    ) {
         if self.0.len() >= Self::KEPT {
             self.0.pop_front();
         }
-        self.0.push_back(Arc::new(Moment::of(slot, now)));
+        self.0.push_back(Arc::new(Moment::of(slot, engine, now)));
     }
 
     /// Returns the traffic since the oldest moment that is kept.
-    pub(crate) fn recent_traffic(&self, slot: &Slot, now: Instant) -> TrafficSince {
+    pub(crate) fn recent_traffic(
+        &self,
+        slot: &Slot,
+        engine: Option<&EngineTraffic>,
+        now: Instant,
+    ) -> TrafficSince {
         let mut past = TrafficSince::default();
         if let Some(then) = self.0.front() {
             then.add_to(slot, now, &mut past);
+            let both = then.engine.as_ref().zip(engine);
+            past.engine = both.map(|(then, engine)| Box::new(engine.copy_totals().since(then)));
         }
         past
     }
@@ -68,7 +85,7 @@ impl History {
 }
 
 impl Moment {
-    fn of(slot: &Slot, now: Instant) -> Self {
+    fn of(slot: &Slot, engine: Option<&EngineTraffic>, now: Instant) -> Self {
         let totals = slot.record().request_totals();
         Moment {
             at: now,
@@ -76,6 +93,7 @@ impl Moment {
             totals,
             latencies: slot.record().latencies(),
             streams: slot.record().streams(),
+            engine: engine.map(EngineTraffic::copy_totals),
         }
     }
 
@@ -115,5 +133,8 @@ impl TrafficSince {
         self.failures += other.failures;
         self.latencies.merge(&other.latencies);
         self.streams.add_totals(&other.streams);
+        if let Some(engine) = &other.engine {
+            self.engine.get_or_insert_default().merge(engine);
+        }
     }
 }

@@ -417,6 +417,45 @@ fn the_log_and_the_metrics_tell_the_model_tokens_and_times() {
     }
 }
 
+#[test]
+fn the_status_tells_tokens_and_times_of_engines() {
+    let engine = LanguageModel::start();
+    let balancer = Balancer::start(&config(&[engine.address()], ""));
+    let mut wire = balancer.connect();
+    let messages = [message("user", &"word ".repeat(200))];
+    let body = json!({
+        "model": "small", "messages": messages, "stream": true, "stream_options": {"include_usage": true},
+    });
+    let is_told = |figures: &Value| {
+        let hits = figures["cache_hit_rate"].as_f64().unwrap_or(0.0);
+        let keys = [
+            "prompt_tokens_per_second",
+            "output_tokens_per_second",
+            "first_token_p50_ms",
+            "first_token_p90_ms",
+            "between_tokens_p50_ms",
+            "between_tokens_p90_ms",
+        ];
+        let mut told = keys.iter().map(|key| figures[*key].as_f64());
+        // The first request of a prompt has no hits, and those after it have all but the last block.
+        hits > 0.0 && hits <= 1.0 && told.all(|figure| figure.is_some_and(|figure| figure > 0.0))
+    };
+    // Requests before the first look at the group's traffic are not among those of the last seconds.
+    wait_until("the figures are there", || {
+        let answer = ask(&mut wire, body.to_string().as_bytes(), 0);
+        assert_eq!(answer.second_word(), "200");
+        let group = balancer.status()["groups"][0].clone();
+        is_told(&group["engines"]) && is_told(&group["members"][0]["engine"])
+    });
+    wait_until("no request is left", || {
+        let group = balancer.status()["groups"][0].clone();
+        let engines = &group["engines"];
+        ["queued_tokens", "queued_requests", "streams"]
+            .iter()
+            .all(|key| engines[*key].as_f64() == Some(0.0))
+    });
+}
+
 /// A limit of 1,000 tokens for each key.
 const LIMIT: &str =
     "[[rule.web.request_limits]]\nname = \"tokens\"\ntokens = \"1000/d\"\nkey = \"header:X-Key\"\n";
