@@ -276,6 +276,7 @@ export class Mock {
     else if (what === "other") this.take(body.text ?? this.text.replace(/shutdown_grace = "\d+s"/, `shutdown_grace = "${31 + (this.id % 20)}s"`), "patch", "maria", "longer grace");
     else if (what === "disk") this.disk = body.text ?? this.text + "\n# by hand\n";
     else if (what === "silent") this.world.silent = body.silent !== false;
+    else if (what === "engines") this.world.engines = true;
     return { ok: true };
   }
 

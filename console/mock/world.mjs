@@ -374,7 +374,15 @@ export class World {
       members: [...g.members.values()].map((m) => this.memberStatus(m)),
       refused: [],
       ...(g.name === "web" && g.members.size < 20 ? { zones: this.zones(g) } : {}),
+      ...(this.engines ? { engines: this.engineFigures([...g.members.values()]) } : {}),
     };
+  }
+
+  /** Tokens of engines, as if each request had 400 tokens of prompt and 50 of answer. A member without requests has told no usage. */
+  engineFigures(members) {
+    const sum = members.reduce((all, m) => all + m.rate, 0);
+    const told = members.length > 1 || members[0].share > 0;
+    return { prompt_tokens_per_second: sum * 400, output_tokens_per_second: sum * 50, cache_hit_rate: told ? 0.625 : null, first_token_p50_ms: 180, first_token_p90_ms: 740, between_tokens_p50_ms: 21.5, between_tokens_p90_ms: sum > 0 ? 33 : null, queued_tokens: 12_345.4 * members.length, queued_requests: 2 * members.length, streams: 7 * members.length };
   }
 
   /** The first half of the members is in the balancer's zone, which has a third too much to do; the others are in two. */
@@ -411,6 +419,7 @@ export class World {
       opinions: m.failing ? [{ source: "health_check", age_seconds: 12, down: true, dead: false, drain: false, maintenance: false, weight: null, max_connections: null, says: "down" }] : [],
       load: m.load,
       alert: m.alert,
+      ...(this.engines ? { engine: this.engineFigures([m]) } : {}),
     };
   }
 

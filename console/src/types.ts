@@ -30,6 +30,12 @@ export type AdminState = "ready" | "drain" | "maintenance";
 export interface Rule { name: string; enabled: boolean; maintenance: boolean; protocol: string; listen: string[]; group: string; sni?: Record<string, string>; routed?: string[]; mirrors?: string[]; asks?: string[]; limits?: { limit: string; rate?: string; key?: string; clients: number; refused: number; lifted: number }[] }
 
 export interface Recent { seconds: number; picks: number; failures: number; p50_ms: number | null; p99_ms: number | null }
+/** Tokens of an engine, or of all engines of a group. */
+export interface EngineFigures {
+  prompt_tokens_per_second: number; output_tokens_per_second: number; cache_hit_rate: number | null;
+  first_token_p50_ms: number | null; first_token_p90_ms: number | null; between_tokens_p50_ms: number | null; between_tokens_p90_ms: number | null;
+  queued_tokens: number; queued_requests: number; streams: number;
+}
 export interface Param { name: string; value: number; unit: string }
 /** A zone of a group; what is said of shares and loads is that of all zones of its rank. */
 export interface Zone { name: string | null; rank: number; own: boolean; share: number; load: number | null; usable: number; members: number; requests: number }
@@ -38,7 +44,7 @@ export interface Group {
   alerts: number; alerts_raised: number; recent: Recent; members: Member[];
   refused: { member: string; address: string; why: string }[];
   lists?: { name: string; members: number; error: string | null; failures: number }[];
-  zones?: Zone[];
+  zones?: Zone[]; engines?: EngineFigures;
 }
 export interface Check { age_seconds: number; error: string | null }
 export interface Member {
@@ -47,7 +53,7 @@ export interface Member {
   totals: { requests: number; failures: number; overloads: number; cancelled: number; assigned: number };
   check: Check | null; tls: Check | null;
   opinions: { source: string; age_seconds: number; down: boolean; drain: boolean; maintenance: boolean; weight: number | null; max_connections: number | null; says: string }[];
-  load: number | null; alert: boolean;
+  load: number | null; alert: boolean; engine?: EngineFigures;
 }
 export interface Location {
   name: string; alert: boolean; alert_setting: "auto" | "on" | "off";

@@ -280,6 +280,23 @@ test("zones of a group: which come first, and what share of the requests they ge
   }
 });
 
+test("engines of a group: tokens, cache hits and times of tokens, together and for each member", { skip: onlyMock }, async () => {
+  await withMock({}, async (other, url) => {
+    await page.goto(`${url}/console/#/groups/${group}`);
+    await page.waitForSelector(".virtual tbody tr");
+    assert.equal(await page.locator("h2:text-is('Engines')").count(), 0);
+    other.control("engines", {});
+    await page.reload();
+    const rows = page.locator("section:has(h2:text-is('Engines')) tbody tr");
+    await rows.first().waitFor();
+    const { members } = other.world.groupStatus(other.world.groups.get(group));
+    assert.equal(await rows.count(), members.length + 1);
+    const all = await rows.first().innerText();
+    for (const said of ["all members", "63 %", "180 ms", "740 ms", "21.5 ms", `${(12.3454 * members.length).toFixed(1)} k`]) assert.ok(all.includes(said), `${said}: ${all}`);
+    for (const [at, member] of members.entries()) assert.ok((await rows.nth(at + 1).innerText()).startsWith(member.name));
+  });
+});
+
 test("clients of xDS are named, with what they accept and what they refuse", async (t) => {
   const clients = (await api("GET", "/v1/xds"))?.clients ?? [];
   const refuses = clients.find((client) => client.subscriptions.some((of) => of.last_nack));

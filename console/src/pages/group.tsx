@@ -11,6 +11,7 @@ import { change, focus, members, membersOf, sample } from "../live";
 import { go, href, route } from "../router";
 import type { Group, Zone } from "../types";
 import { complain, Failed, Figures, Gauge, Health, Loading, needs, Panel, Scroll, Segments, TabPanel, Tabs, tell, useAnswer } from "../ui/kit";
+import { Engines } from "./engines";
 import { Explain } from "./explain";
 import { Members } from "./members";
 import { StrategyPanel } from "./strategy";
@@ -160,6 +161,7 @@ function Live({ name, details, again }: { name: string; details: Group | null; a
         ]}
       />
       {first && table}
+      {details && <Engines group={details} />}
       <div class="actions">
         <Segments label="What the large chart shows" value={what} onChange={setPicked} options={[{ id: "load", label: "Load" }, { id: "share", label: "Share" }, { id: "in_flight", label: "In flight" }, { id: "weight", label: "Weight" }]} />
         <Segments label="Time that charts show" value={span} onChange={setSpan} options={[...SPANS]} />

@@ -22,6 +22,7 @@ mod config_errors;
 mod conn;
 mod console;
 pub mod ctl;
+mod engine_columns;
 mod error;
 mod guard;
 mod handlers;

@@ -7,14 +7,15 @@ use evenkeel_core::load::LoadId;
 use evenkeel_core::strategy;
 use evenkeel_manager::AlertSetting;
 use evenkeel_manager::status::{
-    EjectionStatus, Explained, GroupStatus, LoadStatus, LocationStatus, MemberStatus, Recent,
-    Status,
+    EjectionStatus, EngineStatus, Explained, GroupStatus, LoadStatus, LocationStatus, MemberStatus,
+    Recent, Status,
 };
 use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::Table;
 
 use crate::columns::{Cell, Column, Listing, Row, WIDE};
+use crate::engine_columns::{self, ENGINE_COLUMNS, engine_cells};
 use crate::wire::Explain;
 use evenkeel_manager::text::{self, Head, format_number, format_percent};
 
@@ -94,6 +95,8 @@ pub struct MemberView {
     pub limit: Option<u32>,
     /// Requests since it was added.
     pub requests: u64,
+    /// Tokens of the member, if the group has engines.
+    pub engine: Option<EngineStatus>,
 }
 
 /// Condition of a member.
@@ -108,7 +111,7 @@ pub enum MemberCondition {
     Bad,
 }
 
-const COLUMNS: [Column; 23] = [
+const COLUMNS: [Column; 23 + ENGINE_COLUMNS] = [
     Column::of_words("MEMBER", 0).cut_to(16, 32),
     Column::of_words("AT", 4).cut_to(16, 32),
     Column::of_words("STATE", 1).cut_to(10, 24),
@@ -120,6 +123,14 @@ const COLUMNS: [Column; 23] = [
     Column::of_numbers("P99", 2),
     Column::of_numbers("FIRST BYTE", 6),
     Column::of_numbers("BYTES/S", 7),
+    ENGINE[0],
+    ENGINE[1],
+    ENGINE[2],
+    ENGINE[3],
+    ENGINE[4],
+    ENGINE[5],
+    ENGINE[6],
+    ENGINE[7],
     Column::of_numbers("FAILED", 2),
     Column::of_words("LOAD", 4).cut_to(10, 24),
     Column::of_words("ALERT", 3),
@@ -133,6 +144,9 @@ const COLUMNS: [Column; 23] = [
     Column::of_numbers("LIMIT", WIDE),
     Column::of_numbers("REQUESTS", WIDE),
 ];
+
+/// Columns about engines.
+const ENGINE: [Column; ENGINE_COLUMNS] = engine_columns::COLUMNS;
 
 /// Width of the bar that shows a share.
 const BAR: usize = 10;
@@ -321,6 +335,7 @@ impl MemberView {
             latency: duration_of_millis(member.latency_ms),
             limit: member.max_connections,
             requests: member.totals.requests,
+            engine: member.engine,
         }
     }
 
@@ -330,7 +345,7 @@ impl MemberView {
             text.to_owned().into()
         };
         let share = format!("{:>5}", format_percent(self.share));
-        let cells: [Cell; COLUMNS.len()] = [
+        let traffic = [
             self.name.clone().into(),
             self.member.clone().into(),
             self.state.clone().into(),
@@ -350,6 +365,8 @@ impl MemberView {
             self.pace.map_or_else(Cell::default, |pace| {
                 Cell::of_number(pace, format_number(pace))
             }),
+        ];
+        let condition = [
             Cell::of_number(self.failures, format_percent(self.failures)),
             self.load.clone().into(),
             self.alert.clone().into(),
@@ -367,9 +384,12 @@ impl MemberView {
                 .map_or_else(Cell::default, |limit| count(limit.into())),
             count(self.requests),
         ];
+        let engine = engine_cells(self.engine.as_ref());
+        let cells: Vec<Cell> = traffic.into_iter().chain(engine).chain(condition).collect();
+        debug_assert_eq!(cells.len(), COLUMNS.len());
         Row {
             name: self.name.clone(),
-            cells: cells.into(),
+            cells,
             style: self.row_style(),
         }
     }

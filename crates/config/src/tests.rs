@@ -1878,7 +1878,7 @@ fn models_have_groups_by_their_names() {
 }
 
 #[test]
-fn aliases_are_whole_names_for_models_of_engines() {
+fn aliases_are_names_or_beginnings_of_names_for_models_of_engines() {
     let config = |http: &str| {
         let text = format!(
             "[group.big]\nmembers = [\"a:1\"]\n[rule.w]\nlisten = \"127.0.0.1:80\"\ngroup = \"big\"\n{}\n",
@@ -1902,7 +1902,14 @@ fn aliases_are_whole_names_for_models_of_engines() {
         ),
         ("a = 'b', b = 'c'", "\"b\" is an alias, too"),
         ("a = 'b', a = 'c'", "duplicate key"),
-        ("'a*' = 'b'", "is no alias: write the name of a model"),
+        ("'a*b' = 'c'", "is no alias: write the name of a model"),
+        ("'a**' = 'c'", "is no alias"),
+        (
+            "'*' = 'b'",
+            "or the beginning of names with \"*\" behind it",
+        ),
+        ("'b*' = 'c', a = 'bee'", "\"bee\" is an alias, too"),
+        ("'b*' = 'bee', 'be*' = 'c'", "\"bee\" is an alias, too"),
         ("'' = 'b'", "is no alias"),
         ("a = 'b*'", "the name of a model"),
         ("a = ''", "the name of a model"),
@@ -1913,6 +1920,26 @@ fn aliases_are_whole_names_for_models_of_engines() {
         let errors = config(&format!("http = {{ model_aliases = {{ {aliases} }} }}"));
         let errors = errors.unwrap_err().to_string();
         assert!(errors.contains(complaint), "{aliases}: {errors}");
+        assert_eq!(errors.lines().count(), 1, "{errors}");
+    }
+    // The longest beginning counts, and a name of engines may have the beginning of an alias.
+    let own = "http.model_aliases = { 'gpt-*' = 'gpt-oss', 'gpt-4*' = 'llama', 'gpt-4' = 'b' }\n\
+               http.models = { 'gpt-oss' = 'big', 'gpt-o*' = 'big', llama = 'big', '*' = 'big' }";
+    assert_eq!(config(own).unwrap().rules[0].http.model_aliases.0.len(), 3);
+    for (models, alias) in [
+        ("'gpt-4' = 'big'", "b"),
+        ("'gpt-4o' = 'big'", "llama"),
+        ("'gpt-4*' = 'big'", "llama"),
+        ("'gpt-3.5' = 'big'", "gpt-oss"),
+    ] {
+        let own = own.split_once('\n').unwrap().0;
+        let errors = config(&format!("{own}\nhttp.models = {{ {models} }}"));
+        let errors = errors.unwrap_err().to_string();
+        assert!(errors.contains("no request gets there"), "{errors}");
+        assert!(
+            errors.contains(&format!("\"{alias}\"")),
+            "{models}: {errors}"
+        );
         assert_eq!(errors.lines().count(), 1, "{errors}");
     }
     // All at once: a loop is two aliases of aliases.

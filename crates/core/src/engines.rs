@@ -3,13 +3,14 @@
 use std::fmt;
 use std::io::{self, Read, Write};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use evenkeel_inference::group::{AnswerEnd, EngineGroup, GroupSettings, RequestPlan, SentRequest};
 use evenkeel_inference::handover::{self, CopiedEntries};
 use evenkeel_inference::memory::PredictionResult;
 use evenkeel_inference::usage::Usage;
 
+use crate::engine_traffic::EngineTraffic;
 use crate::histogram::{Histogram, Latencies};
 use crate::member::MemberId;
 use crate::time::Instant;
@@ -157,6 +158,9 @@ pub struct EnginePool {
     /// Set of the index that is cleared next.
     next_set: AtomicUsize,
     counts: EngineCounts,
+    /// Traffic of the engines by their numbers. It goes on when a number is given to another member: readers look at
+    /// what has happened between two moments of the same member.
+    traffic: Box<[OnceLock<Box<EngineTraffic>>]>,
 }
 
 impl EnginePool {
@@ -171,7 +175,14 @@ impl EnginePool {
             numbers: Mutex::default(),
             next_set: AtomicUsize::new(0),
             counts: EngineCounts::default(),
+            traffic: (0..MAX_ENGINES).map(|_| OnceLock::new()).collect(),
         }
+    }
+
+    /// Traffic of the engine with this number; `None` if no member has ever had the number.
+    #[inline]
+    pub fn traffic(&self, number: usize) -> Option<&EngineTraffic> {
+        self.traffic.get(number)?.get().map(|traffic| &**traffic)
     }
 
     /// Learnt state of the engines.
@@ -251,6 +262,9 @@ impl EnginePool {
                 None => numbers.push(Some(*id)),
             }
             self.group.forget_member(number);
+            if let Some(traffic) = self.traffic.get(number) {
+                traffic.get_or_init(Box::default);
+            }
             Some(number)
         };
         members.iter().map(&mut assign).collect()
@@ -291,6 +305,14 @@ impl EngineRequest {
     pub fn take_events(&mut self, events: u64, now: Instant) {
         let group = &self.pool.group;
         group.take_events(&mut self.sent, events, now.as_nanos());
+        if let Some(traffic) = self.traffic().filter(|_| self.is_stream) {
+            traffic.count_events(events);
+        }
+    }
+
+    /// Traffic of the engine.
+    fn traffic(&self) -> Option<&EngineTraffic> {
+        self.pool.traffic(self.sent.member_number())
     }
 
     /// Leaves out the time to the next event, as the client takes nothing.
@@ -316,12 +338,17 @@ impl EngineRequest {
             return;
         };
         let counts = &self.pool.counts;
-        counts.first_tokens.add_latency(first.since(asked));
+        let to_first = first.since(asked);
+        counts.first_tokens.add_latency(to_first);
         let said = end.usage.map(|usage| u64::from(usage.output_tokens));
         let tokens = said.filter(|tokens| *tokens > 0).unwrap_or(end.events);
         let later = u32::try_from(tokens.saturating_sub(1)).unwrap_or(u32::MAX);
-        if let Some(time) = now.since(first).checked_div(later) {
+        let for_each = now.since(first).checked_div(later);
+        if let Some(time) = for_each {
             counts.later_tokens.add_latency(time);
+        }
+        if let Some(traffic) = self.traffic() {
+            traffic.add_times(to_first, for_each);
         }
     }
 
@@ -333,6 +360,9 @@ impl EngineRequest {
         if let Some(usage) = &end.usage {
             let expected = self.sent.expected_cached(usage);
             self.pool.counts.count_usage(usage, expected);
+            if let Some(traffic) = self.traffic() {
+                traffic.count_usage(usage, self.is_stream);
+            }
         }
         let group = &self.pool.group;
         group.finish_request(&mut self.sent, end, now.as_nanos())

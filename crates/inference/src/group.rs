@@ -10,7 +10,7 @@ use crate::cost::{
 use crate::fleet::FleetSpeed;
 use crate::index::Index;
 use crate::memory::{FIRST_SPAN, MemberMemory, Prediction, PredictionResult};
-use crate::queue::{MemberQueue, QueueEntry};
+use crate::queue::{MemberQueue, QueueEntry, QueueMoment};
 use crate::speed::{LearningTime, MemberSpeed};
 use crate::tokens::TokenFigures;
 use crate::usage::Usage;
@@ -557,6 +557,13 @@ impl EngineGroup {
     /// Usual speeds of the members.
     pub(crate) fn usual_speed(&self) -> &FleetSpeed {
         &self.fleet
+    }
+
+    /// Returns the work of a member at this moment; `None` if the group has no such member.
+    pub fn read_queue(&self, member: usize, now_nanos: u64) -> Option<QueueMoment> {
+        let speeds = self.speeds.get(member)?.get();
+        let queue = self.queues.get(member)?;
+        Some(queue.read_moment(speeds.delay, speeds.read, now_nanos))
     }
 
     /// Queues of the members.

@@ -20,6 +20,11 @@ pub struct MemberQueue {
     /// Nanoseconds for which the member has stood still, all together, and the end of the last such time.
     stalled_nanos: AtomicU64,
     stalled_until: AtomicU64,
+    /// Requests whose answers come as a whole, and tokens to be read for them.
+    wholes: AtomicU32,
+    whole_tokens: AtomicU64,
+    /// Time at which the member is expected to have read the prompts of these requests, in nanoseconds.
+    wholes_read_at: AtomicU64,
 }
 
 /// Work of a member at one moment.
@@ -98,18 +103,27 @@ impl MemberQueue {
         }
     }
 
-    /// Counts a request whose answer comes as a whole. Its first token cannot be seen, so it counts as a stream from the
-    /// beginning; the first token is expected after `first_token_seconds`.
+    /// Counts a request whose answer comes as a whole. Its first token cannot be seen. The first token is expected after
+    /// `first_token_seconds`: until then the prompt is queued, and then the request counts as a stream.
     pub fn begin_whole(&self, tokens: u64, first_token_seconds: f32, now_nanos: u64) -> QueueEntry {
         self.streams.fetch_add(1, Ordering::Relaxed);
         // Numbers that are too large become the largest one.
         let reading = (first_token_seconds.max(0.0) * 1e9) as u64;
+        let read_at = now_nanos.saturating_add(reading);
+        self.whole_tokens.fetch_add(tokens, Ordering::Relaxed);
+        match self.wholes.fetch_add(1, Ordering::Relaxed) {
+            // What was expected before does not count: those requests are over.
+            0 => self.wholes_read_at.store(read_at, Ordering::Relaxed),
+            _ => {
+                self.wholes_read_at.fetch_max(read_at, Ordering::Relaxed);
+            }
+        }
         QueueEntry {
             phase: Phase::Streaming,
             tokens,
             queued_before: 0.0,
             sent_at: now_nanos,
-            first_token_at: now_nanos.saturating_add(reading),
+            first_token_at: read_at,
             first_token_seconds: None,
             is_whole: true,
             last_event_at: 0,
@@ -159,7 +173,8 @@ impl MemberQueue {
     pub fn note_events(&self, entry: &mut QueueEntry, events: u64, now_nanos: u64) {
         let before = std::mem::replace(&mut entry.last_event_at, now_nanos);
         let has_read = self.waiting.load(Ordering::Relaxed) > 0
-            || self.progress_at.load(Ordering::Relaxed) > before;
+            || self.progress_at.load(Ordering::Relaxed) > before
+            || self.wholes_read_at.load(Ordering::Relaxed) > before;
         let has_stalled = self.stalled_until.load(Ordering::Relaxed) > before;
         if before == 0 || has_read || has_stalled || now_nanos < before {
             return;
@@ -196,7 +211,13 @@ impl MemberQueue {
     pub fn end_request(&self, entry: &mut QueueEntry) {
         match entry.phase {
             Phase::Waiting => self.leave_queue(entry),
-            Phase::Streaming => subtract(&self.streams, 1),
+            Phase::Streaming => {
+                subtract(&self.streams, 1);
+                if entry.is_whole {
+                    subtract(&self.wholes, 1);
+                    subtract_long(&self.whole_tokens, entry.tokens);
+                }
+            }
             Phase::Over => {}
         }
         entry.phase = Phase::Over;
@@ -227,12 +248,40 @@ impl MemberQueue {
             left = queued - read.min(queued / waiting);
             overdue = (age - delay_seconds - seconds_per_token * queued).max(0.0);
         }
-        QueueMoment {
+        let moment = QueueMoment {
             queued_tokens: left.max(0.0),
             waiting,
             streams,
             overdue_seconds: overdue,
             full_seconds: seconds_between(now_nanos, full_until),
+        };
+        match self.whole_tokens.load(Ordering::Relaxed) {
+            0 => moment,
+            tokens => self.add_wholes(moment, tokens as f32, seconds_per_token, now_nanos),
+        }
+    }
+
+    /// Adds prompts of requests whose answers come as a whole, as far as the member is not expected to have read them.
+    #[cold]
+    fn add_wholes(
+        &self,
+        moment: QueueMoment,
+        tokens: f32,
+        seconds_per_token: f32,
+        now_nanos: u64,
+    ) -> QueueMoment {
+        let read_at = self.wholes_read_at.load(Ordering::Relaxed);
+        let seconds = seconds_between(now_nanos, read_at);
+        let left = (seconds / seconds_per_token.max(1e-9)).min(tokens);
+        let requests = self.wholes.load(Ordering::Relaxed) as f32 * left / tokens;
+        // The member may have read these prompts before the next first token.
+        let overdue = moment.overdue_seconds - seconds_per_token * tokens;
+        QueueMoment {
+            queued_tokens: moment.queued_tokens + left,
+            waiting: moment.waiting + requests,
+            streams: (moment.streams - requests).max(0.0),
+            overdue_seconds: overdue.max(0.0),
+            ..moment
         }
     }
 
@@ -418,6 +467,35 @@ mod tests {
             queue.read_moment(0.0, 1e-3, 3 * SECOND),
             QueueMoment::default()
         );
+    }
+
+    #[test]
+    fn the_prompt_of_an_answer_that_comes_as_a_whole_is_queued_until_it_should_be_read() {
+        let queue = MemberQueue::default();
+        let at = |now: u64| {
+            let moment = queue.read_moment(0.0, 0.5, now);
+            (moment.queued_tokens, moment.waiting, moment.streams)
+        };
+        let mut one = queue.begin_whole(2, 1.0, 0);
+        let mut two = queue.begin_whole(6, 4.0, 0);
+        assert_eq!(at(0), (8.0, 2.0, 0.0));
+        assert_eq!(at(2 * SECOND), (4.0, 1.0, 1.0));
+        assert_eq!(at(4 * SECOND), (0.0, 0.0, 2.0));
+        // A stream whose first token comes after these prompts is not late.
+        let mut stream = queue.begin_request(2, 8.0, 0);
+        let overdue = |now| queue.read_moment(0.0, 0.5, now).overdue_seconds;
+        assert_eq!((overdue(5 * SECOND), overdue(6 * SECOND)), (0.0, 1.0));
+        // Answers that come early, or requests that are given up, leave nothing.
+        queue.end_request(&mut two);
+        queue.end_request(&mut two);
+        assert_eq!(at(SECOND).1, 2.0);
+        queue.end_request(&mut one);
+        queue.end_request(&mut stream);
+        assert_eq!(at(SECOND), (0.0, 0.0, 0.0));
+        // What was expected of them does not count for the next one.
+        let mut next = queue.begin_whole(2, 0.1, SECOND);
+        assert_eq!(at(2 * SECOND), (0.0, 0.0, 1.0));
+        queue.end_request(&mut next);
     }
 
     #[test]

@@ -109,11 +109,10 @@ impl State {
             }
         });
         for entry in &mut self.groups[looked] {
-            for endpoint in &mut entry.endpoints {
+            for (index, endpoint) in entry.endpoints.iter_mut().enumerate() {
                 if round.keeps_history() || endpoint.history.is_empty() {
-                    endpoint
-                        .history
-                        .note_moment(&endpoint.member.slot, round.now());
+                    let (slot, engine) = (&endpoint.member.slot, entry.group.engine_traffic(index));
+                    endpoint.history.note_moment(slot, engine, round.now());
                 }
             }
         }

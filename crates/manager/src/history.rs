@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
+use evenkeel_core::engine_traffic::{EngineTotals, EngineTraffic};
 use evenkeel_core::member::Slot;
 use evenkeel_core::observe::{Latencies, StreamTotals, Totals};
 use evenkeel_core::time::Instant;
@@ -36,6 +37,8 @@ pub(crate) struct Moment {
     at: Instant,
     /// Counts at the moment; none if all are 0. Moments between which nothing has changed have the same copy.
     counts: Option<Arc<Counts>>,
+    /// Traffic of the member's engine, if the group has engines.
+    engine: Option<Arc<EngineTotals>>,
 }
 
 #[derive(Debug)]
@@ -56,6 +59,8 @@ pub(crate) struct TrafficSince {
     pub failures: u64,
     pub latencies: Latencies,
     pub streams: StreamTotals,
+    /// Traffic of the member's engine, or of all engines, if the group has engines.
+    pub engine: Option<Box<EngineTotals>>,
 }
 
 impl History {
@@ -69,20 +74,32 @@ impl History {
         self.0.is_empty()
     }
 
-    /// Keeps this moment.
-    pub(crate) fn note_moment(&mut self, slot: &Slot, now: Instant) {
+    /// Keeps this moment. `engine` is the member's engine, if the group has engines.
+    pub(crate) fn note_moment(
+        &mut self,
+        slot: &Slot,
+        engine: Option<&EngineTraffic>,
+        now: Instant,
+    ) {
         if self.0.len() >= Self::KEPT {
             self.0.pop_front();
         }
         let before = self.0.back().and_then(|before| before.counts.clone());
-        self.0.push_back(Moment::new(slot, before, now));
+        self.0.push_back(Moment::new(slot, engine, before, now));
     }
 
     /// Returns the traffic since the oldest moment that is kept.
-    pub(crate) fn recent_traffic(&self, slot: &Slot, now: Instant) -> TrafficSince {
+    pub(crate) fn recent_traffic(
+        &self,
+        slot: &Slot,
+        engine: Option<&EngineTraffic>,
+        now: Instant,
+    ) -> TrafficSince {
         let mut past = TrafficSince::default();
         if let Some(then) = self.0.front() {
             then.add_to(slot, now, &mut past);
+            let both = then.engine.as_ref().zip(engine);
+            past.engine = both.map(|(then, engine)| Box::new(engine.copy_totals().since(then)));
         }
         past
     }
@@ -117,13 +134,22 @@ impl Counts {
 
 impl Moment {
     /// The moment `now`; `before` are the counts at the moment before.
-    fn new(slot: &Slot, before: Option<Arc<Counts>>, now: Instant) -> Self {
+    fn new(
+        slot: &Slot,
+        engine: Option<&EngineTraffic>,
+        before: Option<Arc<Counts>>,
+        now: Instant,
+    ) -> Self {
         let is_known = before.as_deref().unwrap_or(&NONE).are_of(slot);
         let counts = match is_known {
             true => before,
             false => Some(Arc::new(Counts::copy(slot))),
         };
-        Moment { at: now, counts }
+        Moment {
+            at: now,
+            counts,
+            engine: engine.map(|engine| Arc::new(engine.copy_totals())),
+        }
     }
 
     /// Adds what has happened between this moment and `now` to `sum`.
@@ -163,6 +189,9 @@ impl TrafficSince {
         self.failures += other.failures;
         self.latencies.merge(&other.latencies);
         self.streams.add_totals(&other.streams);
+        if let Some(engine) = &other.engine {
+            self.engine.get_or_insert_default().merge(engine);
+        }
     }
 }
 
@@ -192,22 +221,22 @@ mod tests {
             let moments = history.0.iter();
             moments.map(|of| of.counts.clone()).collect::<Vec<_>>()
         };
-        history.note_moment(slot, at(1));
-        history.note_moment(slot, at(2));
+        history.note_moment(slot, None, at(1));
+        history.note_moment(slot, None, at(2));
         assert!(counts(&history).iter().all(Option::is_none));
         assert!(!slot.has_record());
         serve(10, 20);
         for moment in 30..33 {
-            history.note_moment(slot, at(moment));
+            history.note_moment(slot, None, at(moment));
         }
         let kept = counts(&history);
         let first = kept[1].as_ref().unwrap();
         assert!(kept[0].is_none());
         assert!(kept[1..].iter().flatten().all(|of| Arc::ptr_eq(of, first)));
-        let traffic = history.recent_traffic(slot, at(40));
+        let traffic = history.recent_traffic(slot, None, at(40));
         assert_eq!((traffic.picks, traffic.latencies.count()), (1, 1));
         serve(40, 60);
-        history.note_moment(slot, at(70));
+        history.note_moment(slot, None, at(70));
         let last = counts(&history).pop().flatten().unwrap();
         let number = |of: &Counts| (of.bound, of.latencies.count());
         assert_eq!((number(&last), number(first)), ((2, 2), (1, 1)));

@@ -16,6 +16,7 @@ pub mod cors;
 pub mod counts;
 mod dns;
 pub mod endpoint;
+mod engine_status;
 pub mod exposition;
 pub mod files;
 pub mod groups;

@@ -33,6 +33,8 @@ impl AliasedModel {
 #[derive(Debug)]
 pub struct Models {
     aliases: BTreeMap<Box<str>, AliasedModel>,
+    /// Beginnings of aliases, the longest first.
+    alias_beginnings: Box<[(Box<[u8]>, AliasedModel)]>,
     exact: HashMap<Box<[u8]>, Box<[u32]>>,
     /// Beginnings of names, the longest first.
     beginnings: Box<[Beginning]>,
@@ -54,8 +56,18 @@ impl Models {
         if models.is_empty() && aliases.is_empty() {
             return None;
         }
-        let aliases = aliases.iter();
-        let aliases = aliases.map(|known| (&*known.alias, AliasedModel::new(&known.model)));
+        let (mut whole, mut alias_beginnings) = (BTreeMap::new(), Vec::new());
+        for known in aliases {
+            let model = AliasedModel::new(&known.model);
+            match known.alias.strip_suffix('*') {
+                Some(beginning) => alias_beginnings.push((beginning.as_bytes().into(), model)),
+                None => {
+                    whole.insert(known.alias.as_str().into(), model);
+                }
+            }
+        }
+        alias_beginnings
+            .sort_by_key(|(beginning, _): &(Box<[u8]>, _)| std::cmp::Reverse(beginning.len()));
         let (mut exact, mut beginnings) = (HashMap::new(), Vec::new());
         for models in &models.0 {
             let groups = models.groups.iter();
@@ -75,9 +87,8 @@ impl Models {
         used.sort_unstable();
         used.dedup();
         Some(Box::new(Models {
-            aliases: aliases
-                .map(|(alias, model)| (alias.into(), model))
-                .collect(),
+            aliases: whole,
+            alias_beginnings: alias_beginnings.into(),
             exact,
             beginnings: beginnings.into(),
             places: used.into(),
@@ -94,20 +105,26 @@ impl Models {
         found.map(|places| &**places)
     }
 
-    /// Finds the model of an alias.
+    /// Finds the model of an alias: that of the name itself, or else of the longest beginning. A model is no alias of
+    /// itself.
     pub fn find_alias(&self, name: &[u8]) -> Option<&AliasedModel> {
-        if self.aliases.is_empty() {
+        if !self.has_aliases() {
             return None;
         }
-        self.aliases.get(std::str::from_utf8(name).ok()?)
+        let whole = std::str::from_utf8(name).ok();
+        let beginnings = self.alias_beginnings.iter();
+        let mut fitting = beginnings.filter(|(beginning, _)| name.starts_with(beginning));
+        let found = whole.and_then(|name| self.aliases.get(name));
+        let found = found.or_else(|| fitting.next().map(|(_, model)| model));
+        found.filter(|model| model.name.as_bytes() != name)
     }
 
     /// True if some models have aliases.
     pub fn has_aliases(&self) -> bool {
-        !self.aliases.is_empty()
+        !self.aliases.is_empty() || !self.alias_beginnings.is_empty()
     }
 
-    /// Aliases and their models, in the order of the alphabet.
+    /// Aliases that are whole names, and their models, in the order of the alphabet.
     pub fn aliases(&self) -> impl Iterator<Item = (&str, &AliasedModel)> {
         self.aliases.iter().map(|(alias, model)| (&**alias, model))
     }
@@ -152,6 +169,36 @@ mod tests {
         assert_eq!(found.find_places(b"gpt"), None);
         let (none, no_alias) = (config::Models::default(), config::ModelAliases::default());
         assert!(Models::new(Some(&none), Some(&no_alias), &places).is_none());
+    }
+
+    #[test]
+    fn an_alias_comes_before_beginnings_and_longer_ones_before_shorter_ones() {
+        let aliases = [
+            ("gpt-*", "gpt-oss"),
+            ("gpt-4o*", "llama-70b"),
+            ("gpt-4o", "qwen"),
+        ];
+        let aliases = aliases.map(|(alias, model)| config::ModelAlias {
+            alias: alias.into(),
+            model: model.into(),
+        });
+        let aliases = config::ModelAliases(aliases.into());
+        let found = Models::new(None, Some(&aliases), &HashMap::new()).unwrap();
+        let find = |name: &[u8]| found.find_alias(name).map(|model| &*model.name);
+        assert_eq!(find(b"gpt-4o"), Some("qwen"));
+        assert_eq!(find(b"gpt-4o-mini"), Some("llama-70b"));
+        assert_eq!(find(b"gpt-4"), Some("gpt-oss"));
+        assert_eq!(find(b"gpt-\xff"), Some("gpt-oss"));
+        for name in ["gpt-oss", "gpt", "Gpt-4o", ""] {
+            assert_eq!(find(name.as_bytes()), None, "{name}");
+        }
+        assert!(found.has_aliases());
+        let listed: Vec<_> = found.aliases().map(|(alias, _)| alias).collect();
+        assert_eq!(listed, ["gpt-4o"]);
+        // A rule with beginnings alone has aliases, too.
+        let only = config::ModelAliases(aliases.0.get(..1).unwrap().to_vec());
+        let found = Models::new(None, Some(&only), &HashMap::new()).unwrap();
+        assert!(found.has_aliases() && found.find_alias(b"gpt-4").is_some());
     }
 
     #[test]

@@ -17,6 +17,7 @@ use evenkeel_core::time::Instant;
 use crate::admission::RefusedAddress;
 use crate::chooser::Chooser;
 use crate::config::{Forward, Protocol};
+use crate::engine_status;
 use crate::history::TrafficSince;
 use crate::inputs::AlertSetting;
 use crate::lists::ListProblem;
@@ -358,10 +359,12 @@ fn alerts_at(state: &State, location: &str, now: Instant) -> Vec<AlertStatus> {
 fn group_status(entry: &GroupEntry, alerted: &AlertedLocations, now: Instant) -> GroupStatus {
     let settings = &entry.config.settings;
     let values = &entry.config.strategy;
-    let windows: Vec<TrafficSince> = entry
-        .endpoints
-        .iter()
-        .map(|e| e.history.recent_traffic(&e.member.slot, now))
+    let endpoints = entry.endpoints.iter().enumerate();
+    let windows: Vec<TrafficSince> = endpoints
+        .map(|(index, e)| {
+            let engine = entry.group.engine_traffic(index);
+            e.history.recent_traffic(&e.member.slot, engine, now)
+        })
         .collect();
     let mut all = TrafficSince::default();
     for window in &windows {
@@ -393,6 +396,7 @@ fn group_status(entry: &GroupEntry, alerted: &AlertedLocations, now: Instant) ->
         alerts: entry.control.alerts.raised().len(),
         alerts_raised: entry.control.alerts.count(),
         recent: recent(&all),
+        engines: engine_status::of_group(&entry.group, &all, now),
         members: entry
             .endpoints
             .iter()
@@ -523,6 +527,7 @@ fn member_status(
             .latency(now, settings.latency_decay)
             .map(|seconds| f64::from(seconds) * 1e3),
         recent: recent(past),
+        engine: engine_status::of_member(&entry.group, index, past, now),
         share: match all_picks {
             0 => 0.0,
             all => past.picks as f64 / all as f64,

@@ -15,6 +15,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::config;
+pub use crate::engine_status::EngineStatus;
 use crate::inputs::{AdminState, AlertSetting};
 
 /// A word from a fixed set; owned only in clients, which read it from JSON.
@@ -210,6 +211,9 @@ pub struct GroupStatus {
     pub alerts_raised: u64,
     /// Latencies and rate over all members.
     pub recent: Recent,
+    /// Tokens of all members, if the strategy is `inference`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub engines: Option<EngineStatus>,
     /// Members in the order of the file.
     pub members: Vec<MemberStatus>,
     /// The zones of its members, if some of them come first: in that order.
@@ -368,6 +372,9 @@ pub struct MemberStatus {
     pub latency_ms: Option<f64>,
     /// The last 10 seconds.
     pub recent: Recent,
+    /// Tokens of the member, if the strategy is `inference`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub engine: Option<EngineStatus>,
     /// Share of all picks of the group in the last 10 seconds, 0 to 1.
     pub share: f64,
     /// Totals since the member was added.

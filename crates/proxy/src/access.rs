@@ -325,6 +325,8 @@ pub enum End {
     MemberTimeout,
     /// No member could be used, or the queue for one was full.
     Refused,
+    /// The first token of an engine would have come too late.
+    LateFirstToken,
     /// The client has reached a limit.
     Limited,
     /// The rule is in maintenance.

@@ -208,6 +208,7 @@ const RULE_FAMILIES: &[RuleFamily] = &[
             ("queue_full", |totals| totals.refused_queue_full),
             ("queue_timeout", |totals| totals.refused_queue_timeout),
             ("overload", |totals| totals.refused_overload),
+            ("late_first_token", |totals| totals.refused_late_first_token),
             ("no_websocket", |totals| totals.refused_no_websocket),
             ("not_proxied", |totals| totals.refused_not_proxied),
             ("proxy_header", |totals| totals.refused_proxy_header),

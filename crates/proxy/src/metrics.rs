@@ -284,6 +284,8 @@ counters! {
     refused_queue_timeout,
     /// Requests or connections refused because their group was overloaded.
     refused_overload,
+    /// Requests refused because the first token of an engine would come too late.
+    refused_late_first_token,
     /// Requests for WebSocket refused because members do not take it over HTTP/2.
     refused_no_websocket,
     /// Connections refused because they came from no proxy that says who the client is.
@@ -540,6 +542,7 @@ impl Metrics {
                         |cell| &cell.refused_queue_full,
                         |cell| &cell.refused_queue_timeout,
                         |cell| &cell.refused_overload,
+                        |cell| &cell.refused_late_first_token,
                         |cell| &cell.refused_exhausted,
                         |cell| &cell.member_failures,
                     ]),

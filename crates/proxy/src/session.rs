@@ -198,7 +198,12 @@ impl Session {
     pub(crate) fn count_end(&self, end: End) {
         let metrics = &self.service.metrics;
         match end {
-            End::Complete | End::Refused | End::Limited | End::Maintenance | End::Stale => {}
+            End::Complete
+            | End::Refused
+            | End::LateFirstToken
+            | End::Limited
+            | End::Maintenance
+            | End::Stale => {}
             End::Unauthorized => {}
             End::Client => metrics.client_aborts.add(1),
             End::ClientTimeout => metrics.client_timeouts.add(1),

@@ -417,6 +417,47 @@ fn the_log_and_the_metrics_tell_the_model_tokens_and_times() {
     }
 }
 
+#[test]
+fn the_status_tells_tokens_and_times_of_engines() {
+    let engine = LanguageModel::start();
+    let balancer = Balancer::start(&config(&[engine.address()], ""));
+    let mut wire = balancer.connect();
+    let messages = [message("user", &"word ".repeat(200))];
+    let body = json!({
+        "model": "small", "messages": messages, "stream": true, "stream_options": {"include_usage": true},
+    });
+    let is_told = |figures: &Value| {
+        let hits = figures["cache_hit_rate"].as_f64().unwrap_or(0.0);
+        let keys = [
+            "prompt_tokens_per_second",
+            "output_tokens_per_second",
+            "first_token_p50_ms",
+            "first_token_p90_ms",
+        ];
+        // This engine writes all tokens at once.
+        let gaps = ["between_tokens_p50_ms", "between_tokens_p90_ms"];
+        let have_gaps = gaps.iter().all(|key| figures[*key].is_f64());
+        let mut told = keys.iter().map(|key| figures[*key].as_f64());
+        // The first request of a prompt has no hits, and those after it have all but the last block.
+        let are_told = told.all(|figure| figure.is_some_and(|figure| figure > 0.0));
+        hits > 0.0 && hits <= 1.0 && are_told && have_gaps
+    };
+    // Requests before the first look at the group's traffic are not among those of the last seconds.
+    wait_until("the figures are there", || {
+        let answer = ask(&mut wire, body.to_string().as_bytes(), 0);
+        assert_eq!(answer.second_word(), "200");
+        let group = balancer.status()["groups"][0].clone();
+        is_told(&group["engines"]) && is_told(&group["members"][0]["engine"])
+    });
+    wait_until("no request is left", || {
+        let group = balancer.status()["groups"][0].clone();
+        let engines = &group["engines"];
+        ["queued_tokens", "queued_requests", "streams"]
+            .iter()
+            .all(|key| engines[*key].as_f64() == Some(0.0))
+    });
+}
+
 /// A limit of 1,000 tokens for each key.
 const LIMIT: &str =
     "[[rule.web.request_limits]]\nname = \"tokens\"\ntokens = \"1000/d\"\nkey = \"header:X-Key\"\n";
@@ -589,9 +630,9 @@ fn the_anthropic_client_is_served() {
 }
 
 /// Balances one engine that is a socket, for the first token of which requests wait.
-fn balance_late(engine: &TcpListener, queue_timeout: &str) -> Balancer {
-    let target = "[rule.web.inference]\nttft_target = \"1ms\"";
-    let config = config(&[engine.local_addr().unwrap()], target);
+fn balance_late(engine: &TcpListener, queue_timeout: &str, more: &str) -> Balancer {
+    let target = format!("[rule.web.inference]\nttft_target = \"1ms\"\n{more}");
+    let config = config(&[engine.local_addr().unwrap()], &target);
     let timeout = format!("health_check = false\nqueue_timeout = \"{queue_timeout}\"");
     Balancer::start(&config.replacen("health_check = false", &timeout, 1))
 }
@@ -633,7 +674,10 @@ fn wait_for_queue(balancer: &Balancer, requests: f64) {
 #[test]
 fn requests_whose_first_token_would_be_late_wait_and_get_an_error_that_clients_know() {
     let engine = TcpListener::bind("127.0.0.1:0").unwrap();
-    let balancer = balance_late(&engine, "200ms");
+    let logs = Folder::new();
+    let path = logs.join("access.log").display().to_string();
+    let log = format!("[access_log]\noutput = {path:?}\nformat = \"json\"\n");
+    let balancer = balance_late(&engine, "200ms", &log);
     let _busy = send_late(&balancer, "a", "busy ");
     let _taken = take_at_engine(&engine);
     let refused = send_late(&balancer, "b", "late ").read_response();
@@ -645,10 +689,22 @@ fn requests_whose_first_token_would_be_late_wait_and_get_an_error_that_clients_k
     assert_eq!(body["type"], "error");
     assert_eq!(body["error"]["type"], "rate_limit_error");
     assert_eq!(body["error"]["code"], "rate_limit_exceeded");
-    assert_eq!(
-        balancer.rule_count("refused_total", "reason=\"queue_timeout\""),
-        1
-    );
+    let refusals =
+        |reason: &str| balancer.rule_count("refused_total", &format!("reason=\"{reason}\""));
+    assert_eq!(refusals("late_first_token"), 1);
+    assert_eq!(refusals("queue_timeout"), 0);
+    let mut line = Value::Null;
+    wait_until("the log is written", || {
+        let text = std::fs::read_to_string(logs.join("access.log")).unwrap_or_default();
+        let whole = text.rfind('\n').map_or("", |end| &text[..end]);
+        let mut lines = whole
+            .lines()
+            .map(|line| serde_json::from_str::<Value>(line).unwrap());
+        let refused = lines.find(|line| line["status"] == 429);
+        line = refused.unwrap_or_default();
+        line["status"] == 429
+    });
+    assert_eq!(line["end"], "late_first_token", "{line}");
     let Some(mut client) = python("late_clients.py", "openai") else {
         return;
     };
@@ -666,7 +722,7 @@ fn requests_whose_first_token_would_be_late_wait_and_get_an_error_that_clients_k
 #[test]
 fn a_first_token_lets_the_next_request_go_and_keys_have_fair_shares() {
     let engine = TcpListener::bind("127.0.0.1:0").unwrap();
-    let balancer = balance_late(&engine, "60s");
+    let balancer = balance_late(&engine, "60s", "");
     let _busy = send_late(&balancer, "flood", "busy ");
     let mut taken = vec![take_at_engine(&engine)];
     let mut clients = Vec::new();

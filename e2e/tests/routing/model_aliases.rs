@@ -21,6 +21,7 @@ fn config(own: &[&Member], http: &str, more: &str) -> String {
         "workers = 1\n[admin]\nlisten = \"127.0.0.1:0\"\n[rule.web]\nlisten = \"127.0.0.1:0\"\n\
          group = \"own\"\n[rule.web.http]\nretry_budget = 1.0\n{http}\n\
          [rule.web.http.model_aliases]\ngpt = \"{ENGINE_NAME}\"\n\"team/a\" = \"m\"\n\
+         \"team/b-*\" = \"team/b-7\"\n\"team/b-9*\" = \"m\"\n\
          [group.own]\nmembers = [{}]\nhealth_check = false\nstrategy = \"inference\"\n{more}\n",
         addresses.join(", ")
     )
@@ -126,6 +127,27 @@ fn the_engines_get_their_name_and_all_else_byte_for_byte() {
         |result| balancer.rule_count("model_aliases_total", &format!("result=\"{result}\""));
     assert!(count("rewritten") > all.len() as u64);
     assert_eq!(count("refused"), 0);
+}
+
+#[test]
+fn the_longest_beginning_of_a_name_is_an_alias_too() {
+    let member = echo();
+    let balancer = Balancer::start(&config(&[&member], "", ""));
+    let mut wire = balancer.connect();
+    for (asked, sent) in [
+        ("team/b-8", "team/b-7"),
+        ("team/b-", "team/b-7"),
+        ("team/b-7", "team/b-7"),
+        ("team/b-9", "m"),
+        ("team/b-9-long", "m"),
+        ("team/b", "team/b"),
+    ] {
+        let body = |name: &str| format!("{{\"model\":\"{name}\",\"prompt\":\"a\"}}");
+        let answer = post(&mut wire, "", &body(asked));
+        assert_eq!(content_of(&answer), body(sent), "{asked}");
+    }
+    let rewritten = "evenkeel_rule_model_aliases_total{rule=\"web\",result=\"rewritten\"}";
+    assert_eq!(balancer.read_metric(rewritten), Some(4.0));
 }
 
 #[test]

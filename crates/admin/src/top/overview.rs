@@ -4,16 +4,28 @@ use evenkeel_manager::status::{GroupStatus, Status};
 use ratatui::style::{Color, Style};
 
 use crate::columns::{Cell, Column, Listing, Row, WIDE};
+use crate::engine_columns::{self, ENGINE_COLUMNS, engine_cells};
 use crate::view::{GroupView, count, duration_of_millis, failure_share, latency_cell};
 use evenkeel_manager::text::{format_number, format_percent};
 
-const COLUMNS: [Column; 15] = [
+/// Columns about engines.
+const ENGINE: [Column; ENGINE_COLUMNS] = engine_columns::COLUMNS;
+
+const COLUMNS: [Column; 15 + ENGINE_COLUMNS] = [
     Column::of_words("GROUP", 0).cut_to(16, 32),
     Column::of_numbers("UP", 1),
     Column::of_words("STATE", 1),
     Column::of_numbers("REQ/S", 1),
     Column::of_numbers("P50", 4),
     Column::of_numbers("P99", 2),
+    ENGINE[0],
+    ENGINE[1],
+    ENGINE[2],
+    ENGINE[3],
+    ENGINE[4],
+    ENGINE[5],
+    ENGINE[6],
+    ENGINE[7],
     Column::of_numbers("FAILED", 2),
     Column::of_numbers("ALERTS", 3),
     Column::of_numbers("IN FLIGHT", 6),
@@ -91,7 +103,7 @@ fn group_row(status: &Status, group: &GroupStatus, view: &GroupView) -> Row {
         (usable == 0 && members > 0).then(|| "no member is up".to_owned()),
         (!group.refused.is_empty()).then(|| format!("{} refused", group.refused.len())),
     ];
-    let cells: [Cell; COLUMNS.len()] = [
+    let traffic: [Cell; 6] = [
         group.name.clone().into(),
         Cell::of_number(
             usable as f64 / members.max(1) as f64,
@@ -106,6 +118,8 @@ fn group_row(status: &Status, group: &GroupStatus, view: &GroupView) -> Row {
         Cell::of_number(view.rate, format_number(view.rate)),
         latency_cell(duration_of_millis(recent.p50_ms)),
         latency_cell(duration_of_millis(recent.p99_ms)),
+    ];
+    let condition: [Cell; 9] = [
         Cell::of_number(failed, format_percent(failed)),
         count(alerts as u64),
         count(in_flight),
@@ -116,10 +130,17 @@ fn group_row(status: &Status, group: &GroupStatus, view: &GroupView) -> Row {
         group.granularity.to_string().into(),
         group.load.clone().into(),
     ];
+    let engines = engine_cells(group.engines.as_ref());
+    let cells: Vec<Cell> = traffic
+        .into_iter()
+        .chain(engines)
+        .chain(condition)
+        .collect();
+    debug_assert_eq!(cells.len(), COLUMNS.len());
     let style = Style::new();
     Row {
         name: group.name.clone(),
-        cells: cells.into(),
+        cells,
         style: if group.panic || usable == 0 && members > 0 {
             style.fg(Color::Red)
         } else if alerts > 0 {

@@ -1,8 +1,8 @@
 //! The live view without a terminal: keys and answers in, screens out.
 
 use evenkeel_manager::status::{
-    CandidateStatus, Explained, GroupStatus, LocationStatus, MemberStatus, Recent, RuleStatus,
-    Status,
+    CandidateStatus, EngineStatus, Explained, GroupStatus, LocationStatus, MemberStatus, Recent,
+    RuleStatus, Status,
 };
 use evenkeel_manager::{AdminState, AlertSetting};
 use ratatui::Terminal;
@@ -61,6 +61,7 @@ fn group(name: &str, members: Vec<MemberStatus>) -> GroupStatus {
             first_byte_ms: None,
             stream_bytes_per_second: None,
         },
+        engines: None,
         zones: Vec::new(),
         refused: Vec::new(),
         lists: Vec::new(),
@@ -217,6 +218,54 @@ fn all_groups_come_first_in_every_size() {
         assert_eq!((&*lines[2], &*lines[3]), (heads, web));
         assert!(lines[size.1 as usize - 1].starts_with("? help  Enter open"));
     }
+}
+
+#[test]
+fn groups_with_engines_have_columns_about_tokens_and_others_have_not() {
+    let engine = EngineStatus {
+        prompt_tokens_per_second: 1234.0,
+        output_tokens_per_second: 56.0,
+        cache_hit_rate: Some(0.75),
+        first_token_p50_ms: Some(120.0),
+        first_token_p90_ms: Some(870.0),
+        between_tokens_p50_ms: Some(21.0),
+        between_tokens_p90_ms: Some(33.0),
+        queued_tokens: 4567.4,
+        ..EngineStatus::default()
+    };
+    let mut status = status();
+    status.groups[0].engines = Some(engine);
+    status.groups[0].members[0].engine = Some(engine);
+    status.groups[0].members[1].engine = Some(EngineStatus::default());
+    let mut app = App::new(DEFAULT_ADDRESS, SECOND);
+    app.take_update(seen(status), Instant::now());
+    let words = |line: &str| {
+        line.split_whitespace()
+            .map(str::to_owned)
+            .collect::<Vec<_>>()
+    };
+    let heads = "PROMPT TOK/S OUTPUT TOK/S CACHE HITS 1ST TOKEN P50 1ST TOKEN P90 TOKEN GAP P50 TOKEN GAP P90 QUEUED TOK";
+    let figures = [
+        "1234", "56", "75%", "120ms", "870ms", "21ms", "33ms", "4567",
+    ];
+    let wide = (250, 30);
+    // Of all groups, and of the members of one.
+    for keys in ["", "Enter"] {
+        press(&mut app, keys);
+        let lines = lines(&mut app, wide);
+        assert!(words(&lines[2]).join(" ").contains(heads), "{}", lines[2]);
+        let row = words(&lines[3]).join(" ");
+        assert!(row.contains(&figures.join(" ")), "{row}");
+    }
+    // Without answers nothing is known of their times.
+    let lines = lines(&mut app, wide);
+    assert!(
+        words(&lines[4]).join(" ").contains("0 0 - - - - - 0"),
+        "{}",
+        lines[4]
+    );
+    press(&mut app, "Right");
+    assert!(!self::lines(&mut app, wide)[2].contains("TOK/S"));
 }
 
 #[test]

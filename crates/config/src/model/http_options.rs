@@ -130,7 +130,9 @@ section! {
         models: Models = Models::default(); r#"{ "llama-*" = "big", "gpt-4o" = ["small", "big"] }"#,
         /// [Names of models for clients](inference.md#aliases), each with the name of the model at your engines. The
         /// balancer writes the engines' name into the JSON body of a request, and then chooses the group in `models`.
-        model_aliases: ModelAliases = ModelAliases::default(); r#"{ "gpt-4o-mini" = "Qwen/Qwen2.5-7B-Instruct" }"#,
+        /// A name with `*` at the end is the beginning of names. A whole name comes before beginnings, and a longer
+        /// beginning before a shorter one.
+        model_aliases: ModelAliases = ModelAliases::default(); r#"{ "gpt-4o-mini" = "Qwen/Qwen2.5-7B-Instruct", "gpt-4o*" = "llama-70b" }"#,
         /// Maximum number of idle connections to a member kept by each worker for later requests.
         pool_idle_connections: usize [Number(0.0, 65_536.0, "connections")] = 512; "16",
         /// Time for which idle connections to members are kept. Set a shorter time than the keep-alive timeout

@@ -15,7 +15,7 @@ pub struct ModelAliases(pub Vec<ModelAlias>);
 /// Name of a model for clients.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ModelAlias {
-    /// Name that clients write.
+    /// Name that clients write, or the beginning of such names with "*" behind it.
     pub alias: String,
     /// Name of the same model at the engines.
     pub model: String,
@@ -30,6 +30,11 @@ const MODEL: Texts = (
     is_whole_name,
 );
 
+/// True for a whole name, and for the beginning of names with "*" behind it.
+fn is_alias_name(name: &str) -> bool {
+    is_whole_name(name.strip_suffix('*').unwrap_or(name))
+}
+
 fn is_whole_name(name: &str) -> bool {
     let is_plain = !name.contains('*') && !name.contains(char::is_control);
     !name.is_empty() && name.len() <= MAX_NAME && is_plain
@@ -41,9 +46,14 @@ impl Field for ModelAliases {
             return report.wrong(item, WRONG_TYPE, self.allowed(limits));
         };
         self.0.clear();
+        // Where each alias that is read stands, to say which one is wrong.
+        let mut items = Vec::new();
         for entry in entries(&item.path, table) {
-            if !is_whole_name(entry.name) {
-                let message = format!("is no alias: write {}", MODEL.0);
+            if !is_alias_name(entry.name) {
+                let message = format!(
+                    "is no alias: write {}, or the beginning of names with \"*\" behind it",
+                    MODEL.0
+                );
                 report.add_problem(&entry.key_span, &entry.item.path, message, None);
                 continue;
             }
@@ -55,19 +65,24 @@ impl Field for ModelAliases {
                 report.add_problem(&entry.item.span, &entry.item.path, message, None);
                 continue;
             }
-            let is_alias = entries(&item.path, table)
-                .iter()
-                .any(|other| other.name == model);
-            if is_alias {
-                let message = format!(
-                    "\"{model}\" is an alias, too, and aliases are looked up once: name the model of your engines"
-                );
-                report.add_problem(&entry.item.span, &entry.item.path, message, None);
-                continue;
-            }
             let alias = entry.name.to_owned();
             self.0.push(ModelAlias { alias, model });
+            items.push(entry.item);
         }
+        let is_model = |known: &ModelAlias| self.find_alias(&known.model).is_none();
+        let are_models: Vec<bool> = self.0.iter().map(is_model).collect();
+        let mut each = items.iter().zip(are_models);
+        self.0.retain(|known| {
+            let Some((item, false)) = each.next() else {
+                return true;
+            };
+            let message = format!(
+                "\"{}\" is an alias, too, and aliases are looked up once: name the model of your engines",
+                known.model
+            );
+            report.add_problem(&item.span, &item.path, message, None);
+            false
+        });
     }
 
     fn allowed(&self, _: &Limits) -> String {
@@ -81,10 +96,34 @@ impl ModelAliases {
         self.0.is_empty()
     }
 
-    /// Model of an alias.
-    fn find_model(&self, name: &str) -> Option<&str> {
-        let found = self.0.iter().find(|known| known.alias == name)?;
-        Some(&found.model)
+    /// Finds the alias that stands for another name than `name`: the alias itself, or else the longest beginning.
+    fn find_alias(&self, name: &str) -> Option<&ModelAlias> {
+        let beginnings = self.0.iter().filter(|known| {
+            let beginning = known.alias.strip_suffix('*');
+            beginning.is_some_and(|beginning| name.starts_with(beginning))
+        });
+        let whole = self.0.iter().find(|known| known.alias == name);
+        let found = whole.or_else(|| beginnings.max_by_key(|known| known.alias.len()));
+        // A beginning of the engines' own name leaves the name as it is.
+        found.filter(|known| known.model != name)
+    }
+
+    /// Finds the alias because of which no request for `name` gets to the groups of `models`. `name` may be the
+    /// beginning of names, with "*" behind it.
+    fn find_hiding_alias(&self, name: &str) -> Option<&ModelAlias> {
+        let Some(beginning) = name.strip_suffix('*') else {
+            return self.find_alias(name);
+        };
+        // All such names are aliases, and no alias stands for such a name.
+        let is_model = |known: &ModelAlias| known.model.starts_with(beginning);
+        if self.0.iter().any(is_model) {
+            return None;
+        }
+        let beginnings = self.0.iter().filter(|known| {
+            let of_alias = known.alias.strip_suffix('*');
+            of_alias.is_some_and(|of_alias| beginning.starts_with(of_alias))
+        });
+        beginnings.max_by_key(|known| known.alias.len())
     }
 
     /// Reports groups for aliases: groups are chosen by the names of engines. `table` has `models`, unless the key comes
@@ -96,10 +135,10 @@ impl ModelAliases {
         report: &mut Report<'_>,
     ) {
         let of_aliases = models.0.iter().filter_map(|models| {
-            let model = self.find_model(&models.name)?;
-            Some((&*models.name, model))
+            let known = self.find_hiding_alias(&models.name)?;
+            Some((&*models.name, known))
         });
-        for (alias, model) in of_aliases {
+        for (name, ModelAlias { alias, model }) in of_aliases {
             let message = format!(
                 "no request gets there, because \"{alias}\" is an alias in `model_aliases`: write the model's name, \"{model}\""
             );
@@ -108,7 +147,7 @@ impl ModelAliases {
                 false => None,
             };
             match names {
-                Some(names) => names.report_problem(alias, message, report),
+                Some(names) => names.report_problem(name, message, report),
                 None => table.report_problem("model_aliases", message, report),
             }
         }

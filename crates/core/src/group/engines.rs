@@ -2,8 +2,11 @@
 
 use std::sync::Arc;
 
+use evenkeel_inference::queue::QueueMoment;
+
 use super::view::{Pool, View};
 use super::{Group, Request, Ticket};
+use crate::engine_traffic::EngineTraffic;
 use crate::engines::{EnginePool, EngineRequest};
 use crate::key::hash;
 use crate::member::Reason;
@@ -45,6 +48,24 @@ impl Group {
     pub fn engines(&self) -> Option<&Arc<EnginePool>> {
         let is_needed = self.kind.request_needs == RequestNeeds::Body;
         self.pool.state.engines().filter(|_| is_needed)
+    }
+
+    /// Number of the engine of the member at `index`, and all engines.
+    fn numbered_engine(&self, index: usize) -> Option<(&EnginePool, usize)> {
+        let number = self.pool.seats.get(index)?.engine?;
+        Some((self.engines()?, usize::from(number)))
+    }
+
+    /// Traffic of the engine of the member at `index`, if the strategy is `inference`.
+    pub fn engine_traffic(&self, index: usize) -> Option<&EngineTraffic> {
+        let (engines, number) = self.numbered_engine(index)?;
+        engines.traffic(number)
+    }
+
+    /// Requests at the engine of the member at `index`, if the strategy is `inference`.
+    pub fn engine_queue(&self, index: usize, now: Instant) -> Option<QueueMoment> {
+        let (engines, number) = self.numbered_engine(index)?;
+        engines.group().read_queue(number, now.as_nanos())
     }
 
     /// True if requests wait while no member is expected to send the first token in time.

@@ -734,6 +734,12 @@ fn times_of_tokens_are_those_of_complete_streams() {
         ask(5, true, said);
     }
     assert_eq!(times(), [(5, 1250), (3, 600)]);
+    let totals = group.engine_traffic(0).unwrap().copy_totals();
+    let [first, later] = [totals.first_token_times(), totals.later_token_times()];
+    assert_eq!((first.count(), later.count()), (5, 3));
+    // Tokens of prompts are told in five answers, and those that were cached in none.
+    assert_eq!((totals.prompt_tokens(), totals.hit_rate()), (10, None));
+    assert_eq!(group.engine_queue(0, at(1300)).unwrap().waiting, 0.0);
 }
 
 #[test]

@@ -175,8 +175,7 @@ impl Client {
                     Ok(bound) => bound,
                     Err(refusal) if routed.is_first_token_late(refusal) => {
                         let plan = plan.as_deref();
-                        break Box::pin(self.answer_late(request, &mut summary, refusal, plan))
-                            .await;
+                        break Box::pin(self.answer_late(request, &mut summary, plan)).await;
                     }
                     Err(refusal) => {
                         let refused = self.answer_refused(request, &mut summary, refusal, last);

@@ -46,10 +46,10 @@ impl Client {
         &mut self,
         request: &mut Request,
         summary: &mut Summary,
-        refusal: Refusal,
         plan: Option<&RequestPlan<'_>>,
     ) -> After {
-        summary.end = self.session.count_refusal(refusal);
+        summary.end = End::LateFirstToken;
+        self.session.service.metrics.refused_late_first_token.add(1);
         let routed = request.routed.clone();
         let group = routed.target().group.current.load();
         let target = group.settings().inference.ttft_target.unwrap_or_default();

@@ -9,7 +9,7 @@ use evenkeel_manager::config::scenario::{
 use evenkeel_manager::config::{Problem, read_file};
 
 use crate::engine::duration_nanos;
-use crate::inference::prompts::{AgentPrompts, SharedPrompts, Trace, Workload};
+use crate::inference::prompts::{AgentPrompts, Clients, Flood, SharedPrompts, Trace, Workload};
 use crate::inference::{EngineModel, EngineScenario, Router, play_engines};
 use crate::requests::Outcomes;
 use crate::scenario::{Change, Scenario};
@@ -25,6 +25,7 @@ const MAX_REQUESTS: f64 = 200_000.0;
 pub(super) struct EnginePoint {
     scenario: EngineScenario,
     workload: Workload,
+    clients: Clients,
 }
 
 impl EnginePoint {
@@ -45,7 +46,7 @@ impl EnginePoint {
             PromptKind::Agents => f64::from(prompts.turns),
             PromptKind::Shared | PromptKind::Trace => 1.0,
         };
-        let requests = prompts.rate * turns * length.as_secs_f64();
+        let requests = (prompts.rate * turns + prompts.flood_rate) * length.as_secs_f64();
         if prompts.kind != PromptKind::Trace && requests > MAX_REQUESTS {
             let message = format!(
                 "about {requests:.0} requests for engines are too many: at most {MAX_REQUESTS:.0}; make `duration` \
@@ -73,7 +74,19 @@ impl EnginePoint {
             length,
             samples: world.samples,
         };
-        Ok(EnginePoint { scenario, workload })
+        let clients = Clients {
+            keys: prompts.keys as u64,
+            flood: (prompts.flood_rate > 0.0).then_some(Flood {
+                rate: prompts.flood_rate,
+                prompt_tokens: prompts.flood_tokens,
+                output_tokens: prompts.output_tokens,
+            }),
+        };
+        Ok(EnginePoint {
+            scenario,
+            workload,
+            clients,
+        })
     }
 
     /// Plays a run.
@@ -87,7 +100,8 @@ impl EnginePoint {
             changes,
             ..self.scenario.clone()
         };
-        play_engines(&scenario, &self.workload.draw(seed), seed, tell)
+        let prompts = self.workload.draw_with_clients(&self.clients, seed);
+        play_engines(&scenario, &prompts, seed, tell)
     }
 }
 

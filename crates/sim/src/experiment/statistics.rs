@@ -77,7 +77,7 @@ const fn figure(name: &'static str, title: &'static str, unit: Unit) -> Figure {
 }
 
 /// All figures, in their order.
-pub const FIGURES: [Figure; 24] = [
+pub const FIGURES: [Figure; 25] = [
     figure("requests", "requests", Unit::Count),
     figure("answered_per_second", "answered", Unit::Rate),
     figure("failed_share", "failed", Unit::Share),
@@ -98,6 +98,7 @@ pub const FIGURES: [Figure; 24] = [
     figure("first_token_mean_ms", "first token", Unit::Millis),
     figure("first_token_p50_ms", "its p50", Unit::Millis),
     figure("first_token_p90_ms", "its p90", Unit::Millis),
+    figure("others_first_token_p90_ms", "others' p90", Unit::Millis),
     figure("token_gap_p50_ms", "between tokens p50", Unit::Millis),
     figure("token_gap_p90_ms", "its p90", Unit::Millis),
     figure("hit_share", "hit rate", Unit::Share),
@@ -151,9 +152,9 @@ pub(super) fn figures(played: &Outcomes, point: &Point) -> Vec<f64> {
 }
 
 /// Figures of tokens, in the order of [`FIGURES`]; not a number if the members are no engines.
-fn token_figures(played: &Outcomes) -> [f64; 7] {
+fn token_figures(played: &Outcomes) -> [f64; 8] {
     let Some(tokens) = &played.tokens else {
-        return [f64::NAN; 7];
+        return [f64::NAN; 8];
     };
     let (first, gaps) = (&tokens.first_tokens, &tokens.token_gaps);
     let millis = |times: &[u64], q: f64| TokenOutcomes::quantile_seconds(times, q) * 1e3;
@@ -161,6 +162,7 @@ fn token_figures(played: &Outcomes) -> [f64; 7] {
         TokenOutcomes::mean_seconds(first) * 1e3,
         millis(first, 0.5),
         millis(first, 0.9),
+        millis(&tokens.others_first_tokens, 0.9),
         millis(gaps, 0.5),
         millis(gaps, 0.9),
         tokens.hit_share(),

@@ -6,12 +6,14 @@
 //! | [`prompts`] | workloads: traces, prompts with shared beginnings, agents |
 //! | `batching`, `cache` | an engine: steps, and the blocks that it remembers |
 //! | `routers` | rules of other routers |
+//! | `waiting` | requests in the queue of the balancer |
 //! | `world` | a run |
 
 mod batching;
 mod cache;
 pub mod prompts;
 mod routers;
+mod waiting;
 mod world;
 
 pub use batching::EngineModel;

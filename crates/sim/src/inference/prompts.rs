@@ -23,6 +23,9 @@ const BYTES_PER_TOKEN: usize = 4;
 /// Most tokens of a prompt.
 pub const MAX_PROMPT: u32 = 1_000_000;
 
+/// Key of the requests of a flood.
+pub const FLOOD_KEY: u64 = u64::MAX;
+
 /// Longest time between two requests, in nanoseconds: a day.
 const LONGEST: f64 = 86_400e9;
 
@@ -37,13 +40,15 @@ pub struct PromptRequest {
     pub output_tokens: u32,
     /// Next turn.
     pub next: Option<usize>,
+    /// Key of the client, by which requests are counted together. All turns of a session have the same key.
+    pub key: u64,
     blocks: Range<usize>,
     links: Range<usize>,
     prompt_bytes: u64,
 }
 
 /// Blocks of all prompts, as engines and balancers know them.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Texts {
     /// Hashes of full blocks of tokens, each of which depends on all before.
     blocks: Vec<u64>,
@@ -88,6 +93,36 @@ impl Prompts {
     /// Hash of the model's name.
     pub(super) fn model_hash(&self) -> u64 {
         self.texts.model
+    }
+
+    /// Gives each session one of this many keys, at random.
+    fn draw_keys(&mut self, keys: u64, rng: &mut fastrand::Rng) {
+        for first in &self.first_turns {
+            let (key, mut turn) = (rng.u64(..keys.max(1)), Some(*first));
+            while let Some(request) = turn.and_then(|turn| self.requests.get_mut(turn)) {
+                request.key = key;
+                turn = request.next;
+            }
+        }
+    }
+
+    /// Adds requests that come at the same time, and whose texts are others.
+    fn add_prompts(&mut self, other: Prompts) {
+        let texts = Arc::make_mut(&mut self.texts);
+        let [block, link, request] = [texts.blocks.len(), texts.links.len(), self.requests.len()];
+        texts.blocks.extend_from_slice(&other.texts.blocks);
+        texts.links.extend_from_slice(&other.texts.links);
+        let moved = other.requests.into_iter().map(|of| PromptRequest {
+            next: of.next.map(|next| next + request),
+            blocks: of.blocks.start + block..of.blocks.end + block,
+            links: of.links.start + link..of.links.end + link,
+            ..of
+        });
+        self.requests.extend(moved);
+        let first_turns = other.first_turns.iter();
+        self.first_turns
+            .extend(first_turns.map(|turn| turn + request));
+        self.sort_first_turns();
     }
 
     fn sort_first_turns(&mut self) {
@@ -145,6 +180,7 @@ impl PromptsBuilder {
             input_tokens,
             output_tokens,
             next: None,
+            key: 0,
             blocks: first_block..self.texts.blocks.len(),
             links: first_link..self.texts.links.len(),
             prompt_bytes: chain.prompt_bytes(),
@@ -213,6 +249,26 @@ pub struct SharedPrompts {
     pub seconds: f64,
 }
 
+/// Keys of clients.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Clients {
+    /// Number of keys, from which sessions and requests come at random.
+    pub keys: u64,
+    /// Requests of one more key, if there are any.
+    pub flood: Option<Flood>,
+}
+
+/// Flood of requests with the same key, each with a prompt of its own.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Flood {
+    /// Requests per second.
+    pub rate: f64,
+    /// Mean number of tokens of a prompt.
+    pub prompt_tokens: u32,
+    /// Mean number of tokens of an answer.
+    pub output_tokens: u32,
+}
+
 /// Agents: sessions that begin with the same text, and whose prompts grow with each turn.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct AgentPrompts {
@@ -257,6 +313,21 @@ impl Workload {
         }
     }
 
+    /// Draws the requests of a run, with the keys of their clients. The requests without the flood are always the same.
+    pub fn draw_with_clients(&self, clients: &Clients, seed: u64) -> Prompts {
+        let mut prompts = self.draw(seed);
+        let mut rng = fastrand::Rng::with_seed(mix(seed ^ FLOOD_KEY));
+        prompts.draw_keys(clients.keys, &mut rng);
+        if let Some(flood) = clients.flood {
+            let mut flood = flood.draw(self.seconds(), &mut rng);
+            for request in &mut flood.requests {
+                request.key = FLOOD_KEY;
+            }
+            prompts.add_prompts(flood);
+        }
+        prompts
+    }
+
     /// Seconds in which requests come, later turns not included.
     pub fn seconds(&self) -> f64 {
         match self {
@@ -297,6 +368,26 @@ impl SharedPrompts {
                 true => mix(text << 32 | block as u64),
                 false => mix((1 << 63) | number << 32 | block as u64),
             };
+            let texts: Vec<u64> = (0..blocks).map(text_of).collect();
+            let output = draw_tokens(self.output_tokens, rng);
+            builder.add(at, (tokens, output), &texts, None);
+        }
+    }
+}
+
+impl Flood {
+    fn draw(&self, seconds: f64, rng: &mut fastrand::Rng) -> Prompts {
+        let mut builder = PromptsBuilder::new();
+        let mut at = 0.0;
+        loop {
+            at += draw_exponential(1e9 / self.rate, rng);
+            if at > seconds * 1e9 {
+                return builder.finish();
+            }
+            let tokens = draw_length(self.prompt_tokens, rng).clamp(1, MAX_PROMPT);
+            let number = builder.requests.len() as u64;
+            let blocks = (tokens as usize).div_ceil(TOKENS_PER_BLOCK) as u64;
+            let text_of = |block: u64| mix(FLOOD_KEY ^ mix(number << 32 | block));
             let texts: Vec<u64> = (0..blocks).map(text_of).collect();
             let output = draw_tokens(self.output_tokens, rng);
             builder.add(at, (tokens, output), &texts, None);

@@ -4,16 +4,18 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use evenkeel_core::group::{Group, Outcome, Request, Ticket};
+use evenkeel_core::group::{Group, Outcome, PickError, Request, Ticket};
 use evenkeel_core::latency::Remainder;
 use evenkeel_inference::group::{AnswerEnd, RequestFacts};
 use evenkeel_inference::usage::Usage;
 use evenkeel_manager::config::Config;
 use evenkeel_manager::groups::Groups;
+use evenkeel_manager::snapshot::GroupHandle;
 
 use super::batching::{BatchingEngine, EngineModel, WrittenToken};
-use super::prompts::Prompts;
+use super::prompts::{FLOOD_KEY, Prompts};
 use super::routers::{RoutedRequest, Router, RouterState};
+use super::waiting::WaitingRequest;
 use crate::config::{find_group, make_groups};
 use crate::engine::{self, Engine, Watched, World, duration_nanos};
 use crate::requests::{MemberSample, Outcomes, Sample, TokenOutcomes, WARM_UP};
@@ -71,6 +73,7 @@ pub fn play_engines(
     let engines = world.engines.iter();
     world.tokens.preemptions = engines.map(|engine| engine.preemptions).sum();
     world.tokens.first_tokens.sort_unstable();
+    world.tokens.others_first_tokens.sort_unstable();
     world.tokens.token_gaps.sort_unstable();
     let mut outcomes = world.outcomes;
     let answered: usize = outcomes.per_member.iter().sum();
@@ -83,7 +86,7 @@ pub fn play_engines(
 // Tags as wide as what follows: see `requests::simulation`.
 #[derive(Clone, Copy, Debug)]
 #[repr(u64)]
-enum EngineEvent {
+pub(super) enum EngineEvent {
     /// The first turn with this number comes to a balancer.
     FirstTurn(usize),
     /// The next turn of a session: the request.
@@ -97,6 +100,10 @@ enum EngineEvent {
     },
     /// Tokens of an engine's oldest step that no balancer has seen are at the balancers.
     Tokens(usize),
+    /// A request has waited for as long as it may.
+    Expiry(usize),
+    /// A request that waits looks again.
+    Look(usize),
     Change(usize),
     Round,
     Sample,
@@ -112,9 +119,9 @@ struct Step {
 
 /// Request on its way.
 #[derive(Debug)]
-struct Job {
-    request: usize,
-    balancer: usize,
+pub(super) struct Job {
+    pub(super) request: usize,
+    pub(super) balancer: usize,
     arrived: u64,
     is_measured: bool,
     engine: usize,
@@ -125,34 +132,38 @@ struct Job {
 
 /// A balancer, or another router.
 #[derive(Debug)]
-struct Balancer {
+pub(super) struct Balancer {
     groups: Groups,
     group: Option<Arc<Group>>,
+    /// The group with its queue; `None` for another router.
+    pub(super) handle: Option<Arc<GroupHandle>>,
     router: RouterState,
-    /// Requests that wait as all members are at their limits.
-    waiting: VecDeque<usize>,
+    /// Requests that wait in the queue.
+    pub(super) waiting: Vec<WaitingRequest>,
 }
 
-struct EngineWorld<'a> {
+pub(super) struct EngineWorld<'a> {
     scenario: &'a EngineScenario,
-    prompts: &'a Prompts,
+    pub(super) prompts: &'a Prompts,
+    /// Longest time in the queue.
+    pub(super) queue_timeout: Option<Duration>,
     arrivals: fastrand::Rng,
     decisions: fastrand::Rng,
-    queue: Engine<EngineEvent>,
+    pub(super) queue: Engine<EngineEvent>,
     engines: Vec<BatchingEngine>,
     steps: Vec<Step>,
     /// Tokens on their way to the balancers, step by step.
     travelling: Vec<VecDeque<Vec<WrittenToken>>>,
     spare: Vec<Vec<WrittenToken>>,
-    balancers: Vec<Balancer>,
-    jobs: Vec<Job>,
+    pub(super) balancers: Vec<Balancer>,
+    pub(super) jobs: Vec<Job>,
     /// Requests that are to come or not answered yet.
-    open: usize,
+    pub(super) open: usize,
     /// Nanoseconds after which requests are measured.
     warm_up: f64,
     /// Nanoseconds after which the run ends in any case.
     latest_end: f64,
-    outcomes: Outcomes,
+    pub(super) outcomes: Outcomes,
     tokens: TokenOutcomes,
     in_flight: Vec<u32>,
     /// Busy time of each engine and the time itself, at the last sample.
@@ -180,6 +191,8 @@ impl World for EngineWorld<'_> {
             }
             EngineEvent::StepEnd { .. } => {}
             EngineEvent::Tokens(engine) => self.take_tokens(engine),
+            EngineEvent::Expiry(id) => self.expire(id),
+            EngineEvent::Look(id) => self.look_again(id),
             EngineEvent::Change(index) => self.change(index),
             EngineEvent::Round => {
                 let now = self.queue.current_time();
@@ -207,14 +220,20 @@ impl<'a> EngineWorld<'a> {
             let groups = make_groups(scenario.config.clone(), queue.current_time());
             Balancer {
                 group: find_group(&groups, &scenario.group),
+                handle: (scenario.router == Router::Evenkeel)
+                    .then(|| groups.find_handle(&scenario.group).cloned())
+                    .flatten(),
                 groups,
                 router: RouterState::new(scenario.router, scenario.model, members),
-                waiting: VecDeque::new(),
+                waiting: Vec::new(),
             }
         });
+        let mut rules = scenario.config.rules.iter();
+        let rule = rules.find(|rule| rule.is_served_by(&scenario.group));
         let mut world = EngineWorld {
             scenario,
             prompts,
+            queue_timeout: rule.map(|rule| rule.timeouts.queue),
             arrivals: fastrand::Rng::with_seed(seed),
             decisions: fastrand::Rng::with_seed(!seed),
             engines: engines.collect(),
@@ -282,26 +301,8 @@ impl<'a> EngineWorld<'a> {
         self.send(self.jobs.len() - 1);
     }
 
-    /// Sends a request to an engine, or lets it wait for one.
-    fn send(&mut self, id: usize) {
-        if !self.bind(id) {
-            self.outcomes.queued += 1;
-            let balancer = self.jobs[id].balancer;
-            self.balancers[balancer].waiting.push_back(id);
-        }
-    }
-
-    /// Sends requests that wait at a balancer.
-    fn send_waiting(&mut self, balancer: usize) {
-        while let Some(id) = self.balancers[balancer].waiting.front().copied()
-            && self.bind(id)
-        {
-            self.balancers[balancer].waiting.pop_front();
-        }
-    }
-
-    /// Sends a request to the engine that is chosen for it. Returns false if there is none.
-    fn bind(&mut self, id: usize) -> bool {
+    /// Sends a request to the engine that is chosen for it. `ahead` is the number of requests that wait before it.
+    pub(super) fn bind(&mut self, id: usize, ahead: Option<u32>) -> Result<(), PickError> {
         let job = &mut self.jobs[id];
         let balancer = &mut self.balancers[job.balancer];
         let of = &self.prompts.requests()[job.request];
@@ -312,9 +313,7 @@ impl<'a> EngineWorld<'a> {
             job.engine = router.choose_engine(self.prompts, of, &self.engines, at, rng);
             job.routed = Some(router.begin_request(self.prompts, of, job.engine, at));
         } else {
-            let Some(group) = &balancer.group else {
-                return false;
-            };
+            let group = balancer.group.as_ref().ok_or(PickError::NoneEligible)?;
             let chain = self.prompts.chain_of(of);
             let engines = group.state().engines();
             let plan = engines.map(|engines| {
@@ -329,11 +328,10 @@ impl<'a> EngineWorld<'a> {
             let request = Request {
                 key: chain.block_links().first().copied(),
                 plan: plan.as_ref(),
+                ahead,
                 ..Request::at_time(now)
             };
-            let Ok(ticket) = group.pick(&request, &mut self.decisions) else {
-                return false;
-            };
+            let ticket = group.pick(&request, &mut self.decisions)?;
             job.engine = ticket.member_index();
             job.ticket = Some(ticket);
         }
@@ -341,7 +339,7 @@ impl<'a> EngineWorld<'a> {
         let network = duration_nanos(self.scenario.network);
         self.queue
             .schedule_after(network, EngineEvent::Delivery(id));
-        true
+        Ok(())
     }
 
     fn deliver(&mut self, id: usize) {
@@ -412,6 +410,8 @@ impl<'a> EngineWorld<'a> {
                 let router = &mut self.balancers[job.balancer].router;
                 router.take_first_token(routed, job.engine);
             }
+            let balancer = job.balancer;
+            self.send_waiting(balancer);
         }
         if token.is_last {
             self.end(token);
@@ -453,6 +453,10 @@ impl<'a> EngineWorld<'a> {
             self.outcomes.latencies.push(took);
             let tokens = &mut self.tokens;
             tokens.first_tokens.push(job.first_token - job.arrived);
+            if of.key != FLOOD_KEY {
+                let first = job.first_token - job.arrived;
+                tokens.others_first_tokens.push(first);
+            }
             if of.output_tokens > 1 {
                 let gap = (at - job.first_token) / u64::from(of.output_tokens - 1);
                 tokens.token_gaps.push(gap);

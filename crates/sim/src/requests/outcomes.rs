@@ -88,6 +88,8 @@ pub struct Outcomes {
 pub struct TokenOutcomes {
     /// Times to the first token, in nanoseconds, ascending.
     pub first_tokens: Vec<u64>,
+    /// Times to the first token of requests whose key does not flood, in nanoseconds, ascending.
+    pub others_first_tokens: Vec<u64>,
     /// Mean time between two tokens of each answer with several, in nanoseconds, ascending.
     pub token_gaps: Vec<u64>,
     /// Tokens of prompts that engines remembered.

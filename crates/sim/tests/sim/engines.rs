@@ -8,7 +8,9 @@ use evenkeel_core::group::GroupSettings;
 use evenkeel_core::strategy::{self, Values};
 use evenkeel_sim::Outcomes;
 use evenkeel_sim::config::equal_members;
-use evenkeel_sim::inference::prompts::{AgentPrompts, Prompts, SharedPrompts, Workload};
+use evenkeel_sim::inference::prompts::{
+    AgentPrompts, Clients, Flood, Prompts, SharedPrompts, Workload,
+};
 use evenkeel_sim::inference::{EngineModel, EngineScenario, Router, play_engines};
 use evenkeel_sim::{Change, ChangeEffect, TokenOutcomes};
 
@@ -201,4 +203,49 @@ fn a_cache_that_is_too_small_is_shared_in_turns() {
     let (outcomes, tokens) = play(&scenario, &prompts);
     assert_eq!(outcomes.failed, 0);
     assert!(tokens.preemptions > 0);
+}
+
+/// Fair shares by key: a key that floods the engines waits behind its own requests, and the others' first tokens come
+/// nearly as soon as without the flood.
+#[test]
+fn a_key_that_floods_delays_the_first_tokens_of_others_little() {
+    let world = |has_target: bool| {
+        let mut scenario = scenario(Router::Evenkeel, &[1.0; 4]);
+        let settings = &mut scenario.config.groups[0].settings;
+        settings.inference.ttft_target = has_target.then_some(Duration::from_secs(1));
+        scenario
+    };
+    let clients = |flood| Clients { keys: 8, flood };
+    // The engines read some 8,000 tokens a second each.
+    let flood = Flood {
+        rate: 15.0,
+        prompt_tokens: 6000,
+        output_tokens: 50,
+    };
+    // The other keys together want a third of that, whatever is in the caches.
+    let polite = Workload::Shared(SharedPrompts {
+        rate: 4.0,
+        count: 8,
+        zipf: 1.0,
+        shared_tokens: 2048,
+        own_tokens: 500,
+        output_tokens: 50,
+        seconds: LENGTH.as_secs_f64(),
+    });
+    let calm = polite.draw_with_clients(&clients(None), 5);
+    let flooded = polite.draw_with_clients(&clients(Some(flood)), 5);
+    assert!(flooded.requests().len() > calm.requests().len() + 1000);
+    let p90 = |has_target, prompts: &Prompts| {
+        let (_, tokens) = play(&world(has_target), prompts);
+        let others = &tokens.others_first_tokens;
+        assert!(others.len() > 300, "{}", others.len());
+        TokenOutcomes::quantile_seconds(others, 0.9)
+    };
+    let without = p90(true, &calm);
+    let with = p90(true, &flooded);
+    let unfair = p90(false, &flooded);
+    // The target, and the time in which an engine reads the longest of the flood's prompts.
+    let bound = without + 1.0 + 12_000.0 * 125e-6;
+    assert!(with < bound, "{without} {with}");
+    assert!(with < unfair / 20.0, "{with} {unfair}");
 }

@@ -51,6 +51,7 @@ fn all_examples_are_played_here() {
         "full.toml",
         "inference-agents.toml",
         "inference-evenkeel.toml",
+        "inference-flood.toml",
         "inference-slow.toml",
         "inference-stall.toml",
         "inference-trace.jsonl",
