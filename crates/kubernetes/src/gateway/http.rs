@@ -42,6 +42,8 @@ pub(crate) struct RuleText {
     /// Lines of the actions, but for a redirect.
     lines: Vec<String>,
     redirect: Option<Redirect>,
+    /// True if the path is rewritten for members.
+    rewrites: bool,
     /// True if the prefix of the path is rewritten.
     rewrites_prefix: bool,
     /// Reason why some targets cannot be used.
@@ -238,7 +240,7 @@ impl RuleText {
             text.read_filter(filter, referrer, groups, &mut fields, &mut host)?;
         }
         if text.redirect.is_some() {
-            if host.is_some() || text.rewrites_prefix {
+            if host.is_some() || text.rewrites {
                 let message = "RequestRedirect and URLRewrite exclude each other; remove a filter";
                 return Err(message.into());
             }
@@ -314,11 +316,18 @@ impl RuleText {
                     return Err(format!("hostname {wrong:?} is no host name; change it"));
                 }
                 if let Some(path) = &rewrite.path {
-                    let prefix = read_prefix(path)?;
-                    let message =
-                        "URLRewrite with ReplaceFullPath is not supported; use ReplacePrefixMatch";
-                    self.lines.push(write_prefix(prefix.ok_or(message)?));
-                    self.rewrites_prefix = true;
+                    self.rewrites = true;
+                    let line = match read_prefix(path)? {
+                        Some(prefix) => {
+                            self.rewrites_prefix = true;
+                            write_prefix(prefix)
+                        }
+                        None => {
+                            let path = path.replace_full_path.as_deref();
+                            format!("rewrite_path = {}", quote(path.unwrap_or("/")))
+                        }
+                    };
+                    self.lines.push(line);
                 }
             }
             "RequestMirror" => self.read_mirror(filter, referrer, groups)?,

@@ -541,6 +541,10 @@ fn filters_become_actions() {
             r#"rewrite_prefix = "/v2""#,
         ),
         (
+            json!([{ "type": "URLRewrite", "urlRewrite": { "path": { "type": "ReplaceFullPath", "replaceFullPath": "/one/{two}" } } }]),
+            r#"rewrite_path = "/one/{two}""#,
+        ),
+        (
             json!([{ "type": "URLRewrite", "urlRewrite": { "hostname": "in.example" } }]),
             r#"request_fields = { set = { "Host" = "in.example" } }"#,
         ),

@@ -362,7 +362,7 @@ impl<'o> Work<'o> {
         }
         let rewrite = treatment.rewrite_target.as_deref();
         let rewrite = match rewrite.map(|target| read_rewrite(target, path)).transpose() {
-            Ok(prefix) => prefix.map(|prefix| format!("rewrite_prefix = {}", quote(&prefix))),
+            Ok(rewrite) => rewrite.map(|rewrite| rewrite.action()),
             Err(message) => {
                 told.insert(message);
                 pieces.push(Piece::answer(Vec::new(), 503));
