@@ -28,6 +28,8 @@ pub(crate) enum Class {
     Passthrough,
     /// TCP of any protocol.
     Tcp,
+    /// UDP of any protocol.
+    Udp,
 }
 
 impl Class {
@@ -37,7 +39,13 @@ impl Class {
             Class::Http | Class::Https => &[Kind::HttpRoute, Kind::GrpcRoute],
             Class::Passthrough => &[Kind::TlsRoute],
             Class::Tcp => &[Kind::TcpRoute],
+            Class::Udp => &[Kind::UdpRoute],
         }
+    }
+
+    /// True if a port has a single listener of the class: nothing tells clients of several apart.
+    fn is_alone(self) -> bool {
+        matches!(self, Class::Tcp | Class::Udp)
     }
 }
 
@@ -140,6 +148,7 @@ impl<'o> ListenerState<'o> {
             ("HTTPS", "Terminate") => Ok(Class::Https),
             ("TLS", "Passthrough") => Ok(Class::Passthrough),
             ("TCP", _) => Ok(Class::Tcp),
+            ("UDP", _) => Ok(Class::Udp),
             ("TLS" | "HTTPS", mode) => Err((
                 "UnsupportedValue",
                 format!(
@@ -149,7 +158,7 @@ impl<'o> ListenerState<'o> {
             )),
             (protocol, _) => Err((
                 "UnsupportedProtocol",
-                format!("protocol {protocol} is not supported; use HTTP, HTTPS, TLS or TCP"),
+                format!("protocol {protocol} is not supported; use HTTP, HTTPS, TLS, TCP or UDP"),
             )),
         };
         match found {
@@ -359,7 +368,7 @@ pub(crate) fn place_listeners(
     address_of: impl Fn(&Gateway) -> Option<Vec<IpAddr>>,
 ) -> Vec<Frontend> {
     let mut frontends: Vec<Frontend> = Vec::new();
-    let mut by_port: BTreeMap<(Vec<IpAddr>, u16), usize> = BTreeMap::new();
+    let mut by_port: BTreeMap<(Vec<IpAddr>, u16, bool), usize> = BTreeMap::new();
     for (number, listener) in listeners.iter_mut().enumerate() {
         let (Some(class), Some(addresses)) = (listener.class, address_of(listener.gateway)) else {
             continue;
@@ -368,7 +377,8 @@ pub(crate) fn place_listeners(
             continue;
         }
         let port = listener.listener.port;
-        let at = (addresses.clone(), port);
+        // UDP and TCP have ports of their own.
+        let at = (addresses.clone(), port, class == Class::Udp);
         let next = frontends.len();
         let index = *by_port.entry(at).or_insert(next);
         if index == next {
@@ -389,7 +399,7 @@ pub(crate) fn place_listeners(
                 format!("port {port} has a listener of another protocol; choose another port");
             listener.conflict = Some(("ProtocolConflict", message));
         } else if !listener.is_of_ingress()
-            && (class == Class::Tcp && !frontend.listeners.is_empty()
+            && (class.is_alone() && !frontend.listeners.is_empty()
                 || frontend.hosts.contains(&host))
         {
             let message = format!(

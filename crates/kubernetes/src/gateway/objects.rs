@@ -39,6 +39,8 @@ pub enum Kind {
     TlsRoute,
     /// Routes of TCP connections.
     TcpRoute,
+    /// Routes of UDP datagrams.
+    UdpRoute,
     /// Permission for references between namespaces.
     ReferenceGrant,
     /// Namespace, whose labels select routes.
@@ -57,13 +59,14 @@ pub enum Kind {
 
 impl Kind {
     /// All kinds.
-    pub const ALL: [Kind; 13] = [
+    pub const ALL: [Kind; 14] = [
         Kind::GatewayClass,
         Kind::Gateway,
         Kind::HttpRoute,
         Kind::GrpcRoute,
         Kind::TlsRoute,
         Kind::TcpRoute,
+        Kind::UdpRoute,
         Kind::ReferenceGrant,
         Kind::Namespace,
         Kind::Service,
@@ -82,6 +85,7 @@ impl Kind {
             Kind::GrpcRoute => "GRPCRoute",
             Kind::TlsRoute => "TLSRoute",
             Kind::TcpRoute => "TCPRoute",
+            Kind::UdpRoute => "UDPRoute",
             Kind::ReferenceGrant => "ReferenceGrant",
             Kind::Namespace => "Namespace",
             Kind::Service => "Service",
@@ -101,6 +105,7 @@ impl Kind {
             Kind::GrpcRoute => "grpcroutes",
             Kind::TlsRoute => "tlsroutes",
             Kind::TcpRoute => "tcproutes",
+            Kind::UdpRoute => "udproutes",
             Kind::ReferenceGrant => "referencegrants",
             Kind::Namespace => "namespaces",
             Kind::Service => "services",
@@ -115,7 +120,7 @@ impl Kind {
     pub fn versions(self) -> &'static [&'static str] {
         match self {
             Kind::TlsRoute => &["v1", "v1alpha3", "v1alpha2"],
-            Kind::TcpRoute => &["v1", "v1alpha2"],
+            Kind::TcpRoute | Kind::UdpRoute => &["v1", "v1alpha2"],
             Kind::ReferenceGrant => &["v1", "v1beta1"],
             _ => &["v1"],
         }
@@ -149,8 +154,9 @@ impl Kind {
     /// True for kinds without which the controller works: clusters without the experimental channel of the Gateway API, or
     /// without its extension for inference, do not have them.
     pub fn is_optional(self) -> bool {
-        use Kind::{GrpcRoute, InferencePool, TcpRoute, TlsRoute};
-        matches!(self, GrpcRoute | TlsRoute | TcpRoute | InferencePool) || self.is_of_ingress()
+        use Kind::{GrpcRoute, InferencePool, TcpRoute, TlsRoute, UdpRoute};
+        let of_gateways = matches!(self, GrpcRoute | TlsRoute | TcpRoute | UdpRoute);
+        of_gateways || self == InferencePool || self.is_of_ingress()
     }
 
     /// True for kinds to whose objects the controller writes statuses.
@@ -370,7 +376,7 @@ pub type GatewayClass = Object<ClassSpec>;
 pub type Gateway = Object<GatewaySpec>;
 /// HTTPRoute of the API.
 pub type HttpRoute = Object<RouteSpec<HttpRule>>;
-/// TLSRoute or TCPRoute.
+/// TLSRoute, TCPRoute or UDPRoute.
 pub type StreamRoute = Object<RouteSpec<StreamRule>>;
 /// ReferenceGrant of a namespace.
 pub type ReferenceGrant = Object<GrantSpec>;
@@ -405,6 +411,8 @@ pub struct Objects {
     pub tls_routes: ByName<StreamRoute>,
     /// TCPRoutes of the cluster.
     pub tcp_routes: ByName<StreamRoute>,
+    /// UDPRoutes of the cluster.
+    pub udp_routes: ByName<StreamRoute>,
     /// ReferenceGrants of the cluster.
     pub grants: ByName<ReferenceGrant>,
     /// Namespaces of the cluster.
@@ -419,6 +427,28 @@ pub struct Objects {
     pub ingresses: ByName<Ingress>,
     /// Classes of Ingresses of the cluster.
     pub ingress_classes: ByName<IngressClass>,
+}
+
+/// Calls a macro with the field of [`Objects`] that has the objects of a kind.
+macro_rules! with_field {
+    ($kind:expr, $call:ident) => {
+        match $kind {
+            Kind::GatewayClass => $call!(classes),
+            Kind::Gateway => $call!(gateways),
+            Kind::HttpRoute => $call!(http_routes),
+            Kind::GrpcRoute => $call!(grpc_routes),
+            Kind::TlsRoute => $call!(tls_routes),
+            Kind::TcpRoute => $call!(tcp_routes),
+            Kind::UdpRoute => $call!(udp_routes),
+            Kind::ReferenceGrant => $call!(grants),
+            Kind::Namespace => $call!(namespaces),
+            Kind::Service => $call!(services),
+            Kind::Secret => $call!(secrets),
+            Kind::InferencePool => $call!(pools),
+            Kind::Ingress => $call!(ingresses),
+            Kind::IngressClass => $call!(ingress_classes),
+        }
+    };
 }
 
 /// Takes out of an object what the translation does not read.
@@ -479,103 +509,58 @@ impl Objects {
             text.unwrap_or_default().to_owned()
         };
         let name = ObjectName::new(&text("namespace"), &text("name"));
-        match kind {
-            Kind::GatewayClass => put(&mut self.classes, name, object),
-            Kind::Gateway => put(&mut self.gateways, name, object),
-            Kind::HttpRoute => put(&mut self.http_routes, name, object),
-            Kind::GrpcRoute => put(&mut self.grpc_routes, name, grpc::write_paths(object)),
-            Kind::TlsRoute => put(&mut self.tls_routes, name, object),
-            Kind::TcpRoute => put(&mut self.tcp_routes, name, object),
-            Kind::ReferenceGrant => put(&mut self.grants, name, object),
-            Kind::Namespace => put(&mut self.namespaces, name, object),
-            Kind::Service => put(&mut self.services, name, object),
-            Kind::Secret => put(&mut self.secrets, name, object),
-            Kind::InferencePool => put(&mut self.pools, name, object),
-            Kind::Ingress => put(&mut self.ingresses, name, object),
-            Kind::IngressClass => put(&mut self.ingress_classes, name, object),
+        macro_rules! put_into {
+            (grpc_routes) => {
+                put(&mut self.grpc_routes, name, grpc::write_paths(object))
+            };
+            ($field:ident) => {
+                put(&mut self.$field, name, object)
+            };
         }
+        with_field!(kind, put_into)
     }
 
     /// Removes an object. Returns true if it was there.
     pub fn remove(&mut self, kind: Kind, name: &ObjectName) -> bool {
-        match kind {
-            Kind::GatewayClass => self.classes.remove(name).is_some(),
-            Kind::Gateway => self.gateways.remove(name).is_some(),
-            Kind::HttpRoute => self.http_routes.remove(name).is_some(),
-            Kind::GrpcRoute => self.grpc_routes.remove(name).is_some(),
-            Kind::TlsRoute => self.tls_routes.remove(name).is_some(),
-            Kind::TcpRoute => self.tcp_routes.remove(name).is_some(),
-            Kind::ReferenceGrant => self.grants.remove(name).is_some(),
-            Kind::Namespace => self.namespaces.remove(name).is_some(),
-            Kind::Service => self.services.remove(name).is_some(),
-            Kind::Secret => self.secrets.remove(name).is_some(),
-            Kind::InferencePool => self.pools.remove(name).is_some(),
-            Kind::Ingress => self.ingresses.remove(name).is_some(),
-            Kind::IngressClass => self.ingress_classes.remove(name).is_some(),
+        macro_rules! remove_from {
+            ($field:ident) => {
+                self.$field.remove(name).is_some()
+            };
         }
+        with_field!(kind, remove_from)
     }
 
     /// Returns the names of all objects of a kind.
     pub fn names(&self, kind: Kind) -> Vec<ObjectName> {
-        match kind {
-            Kind::GatewayClass => self.classes.keys().cloned().collect(),
-            Kind::Gateway => self.gateways.keys().cloned().collect(),
-            Kind::HttpRoute => self.http_routes.keys().cloned().collect(),
-            Kind::GrpcRoute => self.grpc_routes.keys().cloned().collect(),
-            Kind::TlsRoute => self.tls_routes.keys().cloned().collect(),
-            Kind::TcpRoute => self.tcp_routes.keys().cloned().collect(),
-            Kind::ReferenceGrant => self.grants.keys().cloned().collect(),
-            Kind::Namespace => self.namespaces.keys().cloned().collect(),
-            Kind::Service => self.services.keys().cloned().collect(),
-            Kind::Secret => self.secrets.keys().cloned().collect(),
-            Kind::InferencePool => self.pools.keys().cloned().collect(),
-            Kind::Ingress => self.ingresses.keys().cloned().collect(),
-            Kind::IngressClass => self.ingress_classes.keys().cloned().collect(),
+        macro_rules! list_names {
+            ($field:ident) => {
+                self.$field.keys().cloned().collect()
+            };
         }
+        with_field!(kind, list_names)
     }
 
     /// Returns the number of objects of a kind.
     pub fn count(&self, kind: Kind) -> usize {
-        match kind {
-            Kind::GatewayClass => self.classes.len(),
-            Kind::Gateway => self.gateways.len(),
-            Kind::HttpRoute => self.http_routes.len(),
-            Kind::GrpcRoute => self.grpc_routes.len(),
-            Kind::TlsRoute => self.tls_routes.len(),
-            Kind::TcpRoute => self.tcp_routes.len(),
-            Kind::ReferenceGrant => self.grants.len(),
-            Kind::Namespace => self.namespaces.len(),
-            Kind::Service => self.services.len(),
-            Kind::Secret => self.secrets.len(),
-            Kind::InferencePool => self.pools.len(),
-            Kind::Ingress => self.ingresses.len(),
-            Kind::IngressClass => self.ingress_classes.len(),
+        macro_rules! count {
+            ($field:ident) => {
+                self.$field.len()
+            };
         }
+        with_field!(kind, count)
     }
 
     /// Brings an object up to date: it becomes that of `from`, or is removed.
     pub(crate) fn copy(&mut self, kind: Kind, name: &ObjectName, from: &Objects) {
-        fn copy<T>(to: &mut ByName<T>, name: &ObjectName, from: &ByName<T>) {
-            match from.get(name) {
-                Some(object) => drop(to.insert(name.clone(), Arc::clone(object))),
-                None => drop(to.remove(name)),
-            }
+        macro_rules! copy {
+            ($field:ident) => {
+                match from.$field.get(name) {
+                    Some(object) => drop(self.$field.insert(name.clone(), Arc::clone(object))),
+                    None => drop(self.$field.remove(name)),
+                }
+            };
         }
-        match kind {
-            Kind::GatewayClass => copy(&mut self.classes, name, &from.classes),
-            Kind::Gateway => copy(&mut self.gateways, name, &from.gateways),
-            Kind::HttpRoute => copy(&mut self.http_routes, name, &from.http_routes),
-            Kind::GrpcRoute => copy(&mut self.grpc_routes, name, &from.grpc_routes),
-            Kind::TlsRoute => copy(&mut self.tls_routes, name, &from.tls_routes),
-            Kind::TcpRoute => copy(&mut self.tcp_routes, name, &from.tcp_routes),
-            Kind::ReferenceGrant => copy(&mut self.grants, name, &from.grants),
-            Kind::Namespace => copy(&mut self.namespaces, name, &from.namespaces),
-            Kind::Service => copy(&mut self.services, name, &from.services),
-            Kind::Secret => copy(&mut self.secrets, name, &from.secrets),
-            Kind::InferencePool => copy(&mut self.pools, name, &from.pools),
-            Kind::Ingress => copy(&mut self.ingresses, name, &from.ingresses),
-            Kind::IngressClass => copy(&mut self.ingress_classes, name, &from.ingress_classes),
-        }
+        with_field!(kind, copy)
     }
 }
 

@@ -11,6 +11,7 @@ use super::translate::settle::translate;
 use super::translate::{Refused, Translation};
 
 mod again;
+mod datagrams;
 mod grpc;
 mod ingress;
 mod parts;
@@ -344,7 +345,7 @@ fn a_later_listener_in_conflict_harms_only_itself() {
             { "name": "a", "port": 80, "protocol": "HTTP", "hostname": "x.example" },
             { "name": "b", "port": 80, "protocol": "HTTP", "hostname": "X.example" },
             { "name": "c", "port": 80, "protocol": "TCP" },
-            { "name": "d", "port": 81, "protocol": "UDP" },
+            { "name": "d", "port": 81, "protocol": "SCTP" },
         ]),
     );
     cluster.route("r", json!([]), json!([{ "backendRefs": web() }]));

@@ -22,6 +22,8 @@ enum Step {
     Gateway(usize),
     /// A route of calls comes, or changes: its number, and its host.
     Calls(usize, usize),
+    /// A route of datagrams comes, or changes (its service), or goes.
+    Datagrams(Option<usize>),
     /// A permission for targets in another namespace comes (true), or goes.
     Grant(bool),
     /// The namespace of the routes has this label.
@@ -37,8 +39,9 @@ fn any_step() -> impl Strategy<Value = Step> {
         4 => (0..6_usize, 0..4_usize, 0..46_usize).prop_map(|(n, host, rule)| Step::Route(n, host, rule)),
         2 => (0..6_usize).prop_map(Step::NoRoute),
         1 => (0..2_usize, any::<bool>()).prop_map(|(n, is_there)| Step::Service(n, is_there)),
-        1 => (0..5_usize).prop_map(Step::Gateway),
+        1 => (0..6_usize).prop_map(Step::Gateway),
         1 => (0..3_usize, 0..4_usize).prop_map(|(n, host)| Step::Calls(n, host)),
+        1 => proptest::option::of(0..2_usize).prop_map(Step::Datagrams),
         1 => any::<bool>().prop_map(Step::Grant),
         1 => (0..2_usize).prop_map(Step::Namespace),
         1 => proptest::option::of(0..2_usize).prop_map(Step::Pool),
@@ -89,6 +92,7 @@ fn listeners(count: usize) -> Value {
         json!({ "name": "tls", "port": 443, "protocol": "HTTPS" }),
         json!({ "name": "team", "port": 82, "protocol": "HTTP",
                 "allowedRoutes": { "namespaces": { "from": "Selector", "selector": { "matchLabels": { "team": "0" } } } } }),
+        json!({ "name": "dns", "port": 80, "protocol": "UDP" }),
     ];
     all.into_iter().take(count).collect()
 }
@@ -109,7 +113,7 @@ fn apply(cluster: &mut Cluster, step: &Step) {
         Step::Service(number, true) => cluster.put(
             Kind::Service,
             json!({ "metadata": { "namespace": "shop", "name": (SERVICES[number]) },
-                    "spec": { "ports": [{ "port": 80 }] } }),
+                    "spec": { "ports": [{ "port": 80 }, { "port": 53, "protocol": "UDP" }] } }),
         ),
         Step::Service(number, false) => {
             let name = ObjectName::new("shop", SERVICES[number]);
@@ -121,6 +125,16 @@ fn apply(cluster: &mut Cluster, step: &Step) {
                     "spec": { "parentRefs": [{ "name": "g" }], "hostnames": [hosts[host]],
                               "rules": [{ "backendRefs": [{ "name": "web", "port": 80 }] }] } }),
         ),
+        Step::Datagrams(Some(number)) => cluster.put(
+            Kind::UdpRoute,
+            json!({ "metadata": { "namespace": "shop", "name": "u" },
+                    "spec": { "parentRefs": [{ "name": "g" }],
+                              "rules": [{ "backendRefs": [{ "name": (SERVICES[number]), "port": 53 }] }] } }),
+        ),
+        Step::Datagrams(None) => {
+            let name = ObjectName::new("shop", "u");
+            cluster.0.remove(Kind::UdpRoute, &name);
+        }
         Step::Grant(true) => cluster.put(
             Kind::ReferenceGrant,
             json!({ "metadata": { "namespace": "other", "name": "g" },

@@ -63,7 +63,8 @@ impl Work<'_> {
         let Some(first) = first else {
             return;
         };
-        let is_stream = matches!(frontend.class, Class::Passthrough | Class::Tcp);
+        let is_stream = matches!(frontend.class, Class::Passthrough | Class::Tcp | Class::Udp);
+        let is_udp = frontend.class == Class::Udp;
         // A port without a route refuses connections.
         if is_stream && targets.is_empty() {
             return;
@@ -71,15 +72,15 @@ impl Work<'_> {
         let owner = owner_of(first);
         let port = frontend.port.to_string();
         let gateway = &first.gateway.metadata;
-        let name = match self.settings.pool.is_empty() {
-            true => self.names.find(&["kubernetes", &port]),
-            false => {
-                // The gateway that stands for Ingresses has no namespace.
-                let parts = ["kubernetes", &gateway.namespace, &gateway.name, &port];
-                let parts = { parts.into_iter() }.filter(|part| !part.is_empty());
-                self.names.find(&parts.collect::<Vec<_>>())
-            }
-        };
+        let mut parts = vec!["kubernetes"];
+        if !self.settings.pool.is_empty() {
+            // The gateway that stands for Ingresses has no namespace.
+            let of_gateway = [gateway.namespace.as_str(), gateway.name.as_str()];
+            parts.extend(of_gateway.into_iter().filter(|part| !part.is_empty()));
+        }
+        parts.push(&port);
+        parts.extend(is_udp.then_some("udp"));
+        let name = self.names.find(&parts);
         let rule = format!("rule.{}", quote(&name));
         let owners = serving.iter().filter_map(|of| self.listeners.get(*of));
         let owners = owners.map(owner_of).collect();
@@ -96,7 +97,8 @@ impl Work<'_> {
             quote_list(listen.iter().map(String::as_str))
         ));
         if is_stream {
-            self.text.line("protocol = \"tcp\"");
+            let protocol = if is_udp { "udp" } else { "tcp" };
+            self.text.line(&format!("protocol = {}", quote(protocol)));
             let (named, any): (Vec<_>, Vec<_>) =
                 targets.into_iter().partition(|(host, ..)| host.is_some());
             if let Some((_, group, owner)) = any.first() {
