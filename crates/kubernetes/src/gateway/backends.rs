@@ -11,6 +11,7 @@ use super::objects::{
     self, BackendRef, GROUP, INFERENCE_GROUP, Kind, ObjectName, Objects, Reference,
     SessionPersistence,
 };
+use super::policies::Policies;
 use super::pools;
 use super::text::{Owner, Text, hash_of, quote, short_name};
 
@@ -126,6 +127,8 @@ pub(crate) enum Members {
     Service(u16, Protocol),
     /// Endpoints of a port of a service for datagrams: the number of the port, and the name, if the port has one.
     Datagrams(u16, Option<String>),
+    /// Endpoints of a port of a service that speak TLS, with the line that says how.
+    Tls(u16, Protocol, String),
     /// Engines of a pool: pods and ports, as members of a configuration name them.
     Pool(Vec<ServicePort>),
     /// Endpoints of a port of a service, with further lines of the group.
@@ -163,6 +166,13 @@ impl Group {
                 let port = port.to_string();
                 let port = name.as_deref().unwrap_or(&port);
                 text.line(&list(&[format!("{}:{port}", self.target)]));
+            }
+            Members::Tls(port, protocol, line) => {
+                text.line(&list(&[format!("{}:{port}", self.target)]));
+                text.line(line);
+                if *protocol == Protocol::Http2 {
+                    text.line("member_protocol = \"h2\"");
+                }
             }
             Members::Pool(ports) => {
                 let ports: Vec<String> = ports.iter().map(ToString::to_string).collect();
@@ -303,6 +313,8 @@ impl Groups {
             Members::Service(port, Protocol::Plain) => port.to_string(),
             Members::Service(port, Protocol::Http2) => format!("{port}.h2"),
             Members::Datagrams(port, _) => format!("{port}.udp"),
+            Members::Tls(port, Protocol::Plain, _) => format!("{port}.tls"),
+            Members::Tls(port, Protocol::Http2, _) => format!("{port}.tls.h2"),
             Members::Pool(_) => "pool".into(),
             Members::Tuned(port, lines) => format!("{port}.{:016x}", hash_of(lines)),
         };
@@ -375,6 +387,7 @@ impl Groups {
 #[derive(Clone, Copy)]
 pub(crate) struct Referrer<'o> {
     pub(crate) objects: &'o Objects,
+    pub(crate) policies: &'o Policies,
     pub(crate) kind: Kind,
     pub(crate) namespace: &'o str,
 }
@@ -420,7 +433,10 @@ impl Referrer<'_> {
         }
         let members = match is_pool {
             true => Members::Pool(pools::list_engines(self.objects, &name)?),
-            false => self.find_port(target, &name)?,
+            false => match self.find_port(target, &name)? {
+                Some(members) => members,
+                None => return Ok(groups.use_nobody()),
+            },
         };
         Ok(groups.add(Group {
             target: name,
@@ -429,12 +445,13 @@ impl Referrer<'_> {
         }))
     }
 
-    /// Returns the members of a service to which a target refers: those of a port.
+    /// Returns the members of a service to which a target refers: those of a port. `None` if requests fail, because
+    /// certificates of members cannot be verified.
     ///
     /// # Errors
     ///
     /// The reason why the service or the port cannot be used.
-    fn find_port(self, target: &Reference, name: &ObjectName) -> Result<Members, Refusal> {
+    fn find_port(self, target: &Reference, name: &ObjectName) -> Result<Option<Members>, Refusal> {
         let not_found = |message| ("BackendNotFound", message);
         let service = self.objects.services.get(name);
         let service =
@@ -465,10 +482,21 @@ impl Referrer<'_> {
             return Err(("UnsupportedProtocol", message));
         }
         if is_udp {
-            return Ok(Members::Datagrams(number, port_name.map(str::to_owned)));
+            let port_name = port_name.map(str::to_owned);
+            return Ok(Some(Members::Datagrams(number, port_name)));
         }
-        let protocol = self.find_protocol(name, port)?;
-        Ok(Members::Service(number, protocol))
+        // Connections of a TLSRoute end at the members.
+        let tls = match self.kind {
+            Kind::TlsRoute => None,
+            _ => self.policies.find_line(name, port),
+        };
+        let protocol = self.find_protocol(name, port, tls.is_some())?;
+        Ok(match tls {
+            None => Some(Members::Service(number, protocol)),
+            Some(Ok(line)) => Some(Members::Tls(number, protocol, line.to_owned())),
+            Some(Err(_)) if self.kind.is_of_requests() => None,
+            Some(Err(message)) => return Err(("InvalidBackendTLSPolicy", message)),
+        })
     }
 
     /// Returns the protocol of the members at a port of a service.
@@ -480,12 +508,13 @@ impl Referrer<'_> {
         self,
         name: &ObjectName,
         port: &objects::ServicePort,
+        has_tls: bool,
     ) -> Result<Protocol, Refusal> {
         Ok(match port.app_protocol.as_deref() {
             _ if !self.kind.is_of_requests() => Protocol::Plain,
-            Some(protocol @ ("kubernetes.io/wss" | "https")) => {
+            Some(protocol @ ("kubernetes.io/wss" | "https")) if !has_tls => {
                 let message = format!(
-                    "port {} of Service {name} has appProtocol {protocol}, which is not supported; name a port without TLS",
+                    "port {} of Service {name} has appProtocol {protocol}, which needs a BackendTLSPolicy; create one, or name a port without TLS",
                     port.port
                 );
                 return Err(("UnsupportedProtocol", message));
@@ -528,7 +557,8 @@ impl Referrer<'_> {
             return (Vec::new(), refusal);
         }
         if failing > 0 {
-            found.insert(groups.use_nobody(), failing);
+            let sum = found.entry(groups.use_nobody()).or_default();
+            *sum = sum.saturating_add(failing).min(MOST);
         }
         (found.into_iter().collect(), refusal)
     }

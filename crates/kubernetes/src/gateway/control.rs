@@ -135,6 +135,7 @@ impl KindFollower {
 
     async fn run(mut self) {
         let (kind, world) = (self.store.kind, Arc::clone(&self.store.world));
+        world.wait_for_demand(kind).await;
         loop {
             let pause = match self.follower.watcher.next_question() {
                 Question::List(_) => self.list().await,
@@ -325,10 +326,14 @@ impl Applier {
 pub(crate) async fn apply_once(plan: Plan, manager: Arc<Manager>, counts: Arc<Counts>) {
     let world = Arc::new(World::new(&plan.settings));
     let mut tasks = JoinSet::new();
-    for kind in { Kind::ALL.into_iter() }.filter(|kind| plan.settings.follows(*kind)) {
-        tasks.spawn(KindFollower::new(&plan, kind, &world).list_until_known());
+    let followed = { Kind::ALL.into_iter() }.filter(|kind| plan.settings.follows(*kind));
+    let (later, first): (Vec<Kind>, Vec<Kind>) = followed.partition(|kind| kind.is_on_demand());
+    for kinds in [first, later] {
+        for kind in kinds.into_iter().filter(|kind| world.needs(*kind)) {
+            tasks.spawn(KindFollower::new(&plan, kind, &world).list_until_known());
+        }
+        while tasks.join_next().await.is_some() {}
     }
-    while tasks.join_next().await.is_some() {}
     if let Some(objects) = world.objects() {
         let mut applier = Applier::new(&plan, &manager, &counts);
         applier.apply(&Arc::new(objects)).await;

@@ -2,7 +2,7 @@
 
 use std::cmp::Reverse;
 
-use super::backends::{Binding, Groups, Referrer, read_duration};
+use super::backends::{Binding, Groups, NOBODY, Referrer, read_duration};
 use super::conditions::Refusal;
 use super::grpc::NO_SERVICE;
 use super::objects::{
@@ -363,6 +363,8 @@ impl RuleText {
             (None, None) => 100.0,
         };
         match referrer.find_group(&mirror.backend_ref, None, groups) {
+            // Certificates of the members cannot be verified.
+            Ok(group) if group == NOBODY => {}
             Ok(group) => self.lines.push(format!(
                 "mirror = {{ group = {}, percent = {:?} }}",
                 quote(&group),

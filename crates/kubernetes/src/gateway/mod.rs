@@ -11,6 +11,7 @@
 //! | [`ingress`], `ingress_spec` | Ingresses, with annotations of ingress-nginx |
 //! | `events` | writes events about Ingresses |
 //! | `backends`, `pools` | targets of routes: services and InferencePools |
+//! | `policies` | BackendTLSPolicies: TLS to members |
 //! | `grants` | permissions for references between namespaces |
 //! | `http` | rules of HTTPRoute: conditions, filters, groups |
 //! | `grpc` | GRPCRoute: methods as paths |
@@ -44,6 +45,7 @@ pub mod ingress;
 mod ingress_spec;
 mod leader;
 mod listeners;
+mod policies;
 mod pools;
 mod reported;
 mod routes;

@@ -15,6 +15,7 @@ pub use super::gateway_spec::{
 };
 use super::grpc;
 pub use super::ingress_spec::{IngressClassSpec, IngressPath, IngressSpec, IngressTls, Target};
+pub use super::policies::{AlternativeName, PolicySpec, PolicyTarget, Validation};
 pub use super::routes::{
     BackendRef, CookieConfig, Cors, Filter, Fraction, Header, HeaderModifier, HttpMatch, HttpRule,
     Mirror, PathChange, Redirect, Retry, RouteSpec, SessionPersistence, StreamRule, Timeouts,
@@ -41,6 +42,10 @@ pub enum Kind {
     TcpRoute,
     /// Routes of UDP datagrams.
     UdpRoute,
+    /// TLS to members of services.
+    BackendTlsPolicy,
+    /// Texts, such as certificates of authorities.
+    ConfigMap,
     /// Permission for references between namespaces.
     ReferenceGrant,
     /// Namespace, whose labels select routes.
@@ -59,7 +64,7 @@ pub enum Kind {
 
 impl Kind {
     /// All kinds.
-    pub const ALL: [Kind; 14] = [
+    pub const ALL: [Kind; 16] = [
         Kind::GatewayClass,
         Kind::Gateway,
         Kind::HttpRoute,
@@ -67,6 +72,8 @@ impl Kind {
         Kind::TlsRoute,
         Kind::TcpRoute,
         Kind::UdpRoute,
+        Kind::BackendTlsPolicy,
+        Kind::ConfigMap,
         Kind::ReferenceGrant,
         Kind::Namespace,
         Kind::Service,
@@ -86,6 +93,8 @@ impl Kind {
             Kind::TlsRoute => "TLSRoute",
             Kind::TcpRoute => "TCPRoute",
             Kind::UdpRoute => "UDPRoute",
+            Kind::BackendTlsPolicy => "BackendTLSPolicy",
+            Kind::ConfigMap => "ConfigMap",
             Kind::ReferenceGrant => "ReferenceGrant",
             Kind::Namespace => "Namespace",
             Kind::Service => "Service",
@@ -106,6 +115,8 @@ impl Kind {
             Kind::TlsRoute => "tlsroutes",
             Kind::TcpRoute => "tcproutes",
             Kind::UdpRoute => "udproutes",
+            Kind::BackendTlsPolicy => "backendtlspolicies",
+            Kind::ConfigMap => "configmaps",
             Kind::ReferenceGrant => "referencegrants",
             Kind::Namespace => "namespaces",
             Kind::Service => "services",
@@ -121,6 +132,7 @@ impl Kind {
         match self {
             Kind::TlsRoute => &["v1", "v1alpha3", "v1alpha2"],
             Kind::TcpRoute | Kind::UdpRoute => &["v1", "v1alpha2"],
+            Kind::BackendTlsPolicy => &["v1", "v1alpha3"],
             Kind::ReferenceGrant => &["v1", "v1beta1"],
             _ => &["v1"],
         }
@@ -129,7 +141,7 @@ impl Kind {
     /// Returns the group of the kind in the API; empty for kinds that every cluster has.
     pub fn api_group(self) -> &'static str {
         match self {
-            Kind::Namespace | Kind::Service | Kind::Secret => "",
+            Kind::Namespace | Kind::Service | Kind::Secret | Kind::ConfigMap => "",
             Kind::InferencePool => INFERENCE_GROUP,
             Kind::Ingress | Kind::IngressClass => INGRESS_GROUP,
             _ => GROUP,
@@ -154,17 +166,25 @@ impl Kind {
     /// True for kinds without which the controller works: clusters without the experimental channel of the Gateway API, or
     /// without its extension for inference, do not have them.
     pub fn is_optional(self) -> bool {
-        use Kind::{GrpcRoute, InferencePool, TcpRoute, TlsRoute, UdpRoute};
-        let of_gateways = matches!(self, GrpcRoute | TlsRoute | TcpRoute | UdpRoute);
-        of_gateways || self == InferencePool || self.is_of_ingress()
+        use Kind::{BackendTlsPolicy, ConfigMap, GrpcRoute, InferencePool};
+        use Kind::{TcpRoute, TlsRoute, UdpRoute};
+        let is_route = matches!(self, GrpcRoute | TlsRoute | TcpRoute | UdpRoute);
+        is_route
+            || matches!(self, BackendTlsPolicy | ConfigMap | InferencePool)
+            || self.is_of_ingress()
+    }
+
+    /// True for kinds that are followed only while an object of another kind refers to them.
+    pub(crate) fn is_on_demand(self) -> bool {
+        self == Kind::ConfigMap
     }
 
     /// True for kinds to whose objects the controller writes statuses.
     pub(crate) fn has_status(self) -> bool {
-        use Kind::{IngressClass, Namespace, ReferenceGrant, Secret, Service};
+        use Kind::{ConfigMap, IngressClass, Namespace, ReferenceGrant, Secret, Service};
         let without = matches!(
             self,
-            ReferenceGrant | Namespace | Service | Secret | IngressClass
+            ConfigMap | ReferenceGrant | Namespace | Service | Secret | IngressClass
         );
         !without
     }
@@ -370,6 +390,17 @@ impl fmt::Debug for Secret {
     }
 }
 
+/// ConfigMap with contents.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub struct ConfigMap {
+    /// Metadata of the object.
+    pub metadata: Metadata,
+    /// Contents by their names, of those that the controller uses.
+    #[serde(deserialize_with = "or_default")]
+    pub data: BTreeMap<String, String>,
+}
+
 /// Class of gateways.
 pub type GatewayClass = Object<ClassSpec>;
 /// Gateway with its status.
@@ -378,6 +409,8 @@ pub type Gateway = Object<GatewaySpec>;
 pub type HttpRoute = Object<RouteSpec<HttpRule>>;
 /// TLSRoute, TCPRoute or UDPRoute.
 pub type StreamRoute = Object<RouteSpec<StreamRule>>;
+/// BackendTLSPolicy of services.
+pub type TlsPolicy = Object<PolicySpec>;
 /// ReferenceGrant of a namespace.
 pub type ReferenceGrant = Object<GrantSpec>;
 /// Namespace with its labels.
@@ -413,6 +446,10 @@ pub struct Objects {
     pub tcp_routes: ByName<StreamRoute>,
     /// UDPRoutes of the cluster.
     pub udp_routes: ByName<StreamRoute>,
+    /// BackendTLSPolicies of the cluster.
+    pub tls_policies: ByName<TlsPolicy>,
+    /// ConfigMaps of the cluster, with certificates of authorities only.
+    pub config_maps: ByName<ConfigMap>,
     /// ReferenceGrants of the cluster.
     pub grants: ByName<ReferenceGrant>,
     /// Namespaces of the cluster.
@@ -440,6 +477,8 @@ macro_rules! with_field {
             Kind::TlsRoute => $call!(tls_routes),
             Kind::TcpRoute => $call!(tcp_routes),
             Kind::UdpRoute => $call!(udp_routes),
+            Kind::BackendTlsPolicy => $call!(tls_policies),
+            Kind::ConfigMap => $call!(config_maps),
             Kind::ReferenceGrant => $call!(grants),
             Kind::Namespace => $call!(namespaces),
             Kind::Service => $call!(services),
@@ -457,6 +496,13 @@ fn keep_meaning(kind: Kind, object: &mut Value) {
         return;
     };
     let status = fields.remove("status");
+    if kind == Kind::ConfigMap {
+        fields.remove("binaryData");
+        // Other contents may be long.
+        if let Some(data) = fields.get_mut("data").and_then(Value::as_object_mut) {
+            data.retain(|name, _| name == "ca.crt");
+        }
+    }
     let used = match kind {
         // A gateway keeps the address that it has.
         Kind::Gateway => Some("addresses"),

@@ -15,6 +15,7 @@ mod datagrams;
 mod grpc;
 mod ingress;
 mod parts;
+mod policies;
 mod pools;
 mod rights;
 mod settle;

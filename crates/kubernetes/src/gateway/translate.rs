@@ -17,7 +17,10 @@ use super::conditions::{Condition, Status, list_conditions};
 use super::ingress::Notice;
 use super::ingress::listeners::{IngressState, add_listeners};
 use super::listeners::{Files, Frontend, ListenerState, place_listeners};
-use super::objects::{Gateway, HttpRoute, Kind, Metadata, ObjectName, Objects, StreamRoute};
+use super::objects::{
+    Gateway, HttpRoute, Kind, Metadata, ObjectName, Objects, Reference, StreamRoute,
+};
+use super::policies::{Policies, PolicyAncestors};
 use super::pools::{self, PoolParents};
 use super::settings::Settings;
 use super::text::{Owner, Text, is_host};
@@ -101,6 +104,8 @@ struct Work<'o> {
     /// Server names that have a target, by the numbers of the frontends.
     server_names: HashSet<(usize, Option<String>)>,
     pool_parents: PoolParents,
+    policies: Policies,
+    policy_ancestors: PolicyAncestors,
     ingress: IngressState,
 }
 
@@ -143,6 +148,7 @@ impl<'o> Work<'o> {
             }
             by_gateway.insert(name, numbers);
         }
+        let policies = Policies::new(objects, &mut files);
         let ingress = add_listeners(
             objects,
             settings,
@@ -179,6 +185,8 @@ impl<'o> Work<'o> {
             contradictions: Vec::new(),
             server_names: HashSet::new(),
             pool_parents: PoolParents::new(),
+            policies,
+            policy_ancestors: PolicyAncestors::new(),
             ingress,
         }
     }
@@ -273,6 +281,7 @@ impl<'o> Work<'o> {
         let owner = Arc::new(Owner::Rule(kind, metadata.object_name(), 0));
         let referrer = Referrer {
             objects: self.objects,
+            policies: &self.policies,
             kind,
             namespace: &metadata.namespace,
         };
@@ -309,8 +318,34 @@ impl<'o> Work<'o> {
                 }
             }
         }
+        if kind == Kind::TcpRoute {
+            let named = backends.iter().map(|of| &of.target);
+            self.note_ancestors(kind, &metadata.namespace, named, &attachments);
+        }
         self.groups.drop_current();
         self.note_route(kind, metadata, &parents, &findings);
+    }
+
+    /// Notes the gateways through which clients of a route for connections reach services with a policy.
+    fn note_ancestors<'t>(
+        &mut self,
+        kind: Kind,
+        namespace: &str,
+        targets: impl Iterator<Item = &'t Reference>,
+        attachments: &[Attachment],
+    ) {
+        let services = self
+            .policies
+            .list_services(targets, kind, namespace, self.objects);
+        for attachment in attachments {
+            let Some(listener) = self.listeners.get(attachment.listener) else {
+                continue;
+            };
+            for service in &services {
+                let of_service = self.policy_ancestors.entry(service.clone()).or_default();
+                of_service.insert(listener.gateway.metadata.object_name());
+            }
+        }
     }
 
     /// Makes the statuses of classes and gateways, and the result.
@@ -338,6 +373,11 @@ impl<'o> Work<'o> {
             let parents = self.pool_parents.get(name);
             let status = pools::show_pool(pool, parents, &self.settings.controller);
             self.note_status(Kind::InferencePool, &pool.metadata, status);
+        }
+        for policy in objects.tls_policies.values() {
+            let (ancestors, controller) = (&self.policy_ancestors, &self.settings.controller);
+            let status = self.policies.show_policy(policy, ancestors, controller);
+            self.note_status(Kind::BackendTlsPolicy, &policy.metadata, status);
         }
         for gateway in self.gateways.clone() {
             let status = self.show_gateway(gateway);

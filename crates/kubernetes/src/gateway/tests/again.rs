@@ -4,6 +4,7 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::super::translate::settle::{Kept, translate_again};
+use super::policies::{AUTHORITY, by_authority, put_authority, put_policy};
 use super::settle::bad_rules;
 use super::*;
 
@@ -24,6 +25,10 @@ enum Step {
     Calls(usize, usize),
     /// A route of datagrams comes, or changes (its service), or goes.
     Datagrams(Option<usize>),
+    /// A policy of service `web` comes, or changes (its number), or goes.
+    Policy(Option<usize>),
+    /// The certificates of an authority come, or change, or break.
+    Authority(usize),
     /// A permission for targets in another namespace comes (true), or goes.
     Grant(bool),
     /// The namespace of the routes has this label.
@@ -42,6 +47,8 @@ fn any_step() -> impl Strategy<Value = Step> {
         1 => (0..6_usize).prop_map(Step::Gateway),
         1 => (0..3_usize, 0..4_usize).prop_map(|(n, host)| Step::Calls(n, host)),
         1 => proptest::option::of(0..2_usize).prop_map(Step::Datagrams),
+        1 => proptest::option::of(0..3_usize).prop_map(Step::Policy),
+        1 => (0..3_usize).prop_map(Step::Authority),
         1 => any::<bool>().prop_map(Step::Grant),
         1 => (0..2_usize).prop_map(Step::Namespace),
         1 => proptest::option::of(0..2_usize).prop_map(Step::Pool),
@@ -113,7 +120,7 @@ fn apply(cluster: &mut Cluster, step: &Step) {
         Step::Service(number, true) => cluster.put(
             Kind::Service,
             json!({ "metadata": { "namespace": "shop", "name": (SERVICES[number]) },
-                    "spec": { "ports": [{ "port": 80 }, { "port": 53, "protocol": "UDP" }] } }),
+                    "spec": { "ports": [{ "name": "http", "port": 80 }, { "name": "dns", "port": 53, "protocol": "UDP" }] } }),
         ),
         Step::Service(number, false) => {
             let name = ObjectName::new("shop", SERVICES[number]);
@@ -134,6 +141,20 @@ fn apply(cluster: &mut Cluster, step: &Step) {
         Step::Datagrams(None) => {
             let name = ObjectName::new("shop", "u");
             cluster.0.remove(Kind::UdpRoute, &name);
+        }
+        Step::Policy(Some(number)) => {
+            let section = [Value::Null, json!("http"), Value::Null][number].clone();
+            let mut validation = by_authority();
+            validation["hostname"] = format!("{number}.example").into();
+            put_policy(cluster, &format!("p{}", number % 2), section, validation);
+        }
+        Step::Policy(None) => {
+            let name = ObjectName::new("shop", "p0");
+            cluster.0.remove(Kind::BackendTlsPolicy, &name);
+        }
+        Step::Authority(number) => {
+            let text = ["broken".into(), AUTHORITY.to_owned(), AUTHORITY.repeat(2)];
+            put_authority(cluster, &text[number]);
         }
         Step::Grant(true) => cluster.put(
             Kind::ReferenceGrant,

@@ -2,7 +2,7 @@
 //! of.
 //!
 //! A route is made of the object itself, of the refusals of its rules, of the services to which it refers, and of its
-//! surroundings: gateways, grants, pools, listeners, and the labels of namespaces if a listener selects any. A change of a
+//! surroundings: gateways, grants, pools, policies, listeners, and the labels of namespaces if a listener selects any. A change of a
 //! service makes the routes anew that refer to the service, and one of the surroundings makes all of them anew.
 //!
 //! A route is translated with groups of its own. What depends on the order of routes is done over all routes each time:
@@ -21,6 +21,7 @@ use super::super::objects::{
     ByName, Gateway, HttpRoute, InferencePool, Kind, Metadata, Namespace, ObjectName,
     ReferenceGrant, Service,
 };
+use super::super::policies::Policies;
 use super::super::text::{Owner, TextSize};
 use super::entry::{Entry, RouteTranslation, SessionClaim, age_of};
 use super::route::translate_route;
@@ -100,6 +101,7 @@ struct Surroundings {
     gateways: ByName<Gateway>,
     grants: ByName<ReferenceGrant>,
     pools: ByName<InferencePool>,
+    policies: Policies,
     /// Namespaces; `None` if no listener selects any.
     namespaces: Option<ByName<Namespace>>,
     /// Numbers of the listeners of each gateway of this controller.
@@ -138,6 +140,7 @@ impl Surroundings {
             gateways: objects.gateways.clone(),
             grants: objects.grants.clone(),
             pools: objects.pools.clone(),
+            policies: work.policies.clone(),
             namespaces: find_namespaces(work).cloned(),
             by_gateway: work.by_gateway.clone(),
             listeners: list_facts(&work.listeners).collect(),
@@ -158,6 +161,7 @@ impl Surroundings {
             && are_same(&self.gateways, &objects.gateways)
             && are_same(&self.grants, &objects.grants)
             && are_same(&self.pools, &objects.pools)
+            && self.policies == work.policies
             && self.by_gateway == work.by_gateway
             && { self.listeners.iter().copied() }.eq(list_facts(&work.listeners))
             && self.frontends == work.frontends
@@ -410,6 +414,10 @@ impl Work<'_> {
             for (pool, gateway) in &route.pools {
                 let parents = self.pool_parents.entry(pool.clone()).or_default();
                 parents.insert(gateway.clone());
+            }
+            for (service, gateway) in &route.secured {
+                let ancestors = self.policy_ancestors.entry(service.clone()).or_default();
+                ancestors.insert(gateway.clone());
             }
             self.statuses.push(Arc::clone(&route.status));
         }
