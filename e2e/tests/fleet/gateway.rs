@@ -13,6 +13,8 @@ use evenkeel_e2e::tls::{Key, make_certificate};
 use evenkeel_e2e::wait_until;
 use serde_json::{Value, json};
 
+use crate::ingress::events;
+
 /// Returns a configuration with gateways that listen on an address.
 pub(crate) fn config(ip: IpAddr) -> String {
     format!(
@@ -270,6 +272,15 @@ fn a_gateway_serves_its_routes() {
         "/parents/0",
         ("Accepted", "False", "UnsupportedValue"),
     );
+    for (name, reason) in [("lost", "RefsNotResolved"), ("odd", "NotAccepted")] {
+        wait_until(&format!("an event about {name} says {reason}"), || {
+            let found = events(&cluster, name);
+            found
+                .iter()
+                .any(|(of, message)| of == reason && !message.is_empty())
+        });
+    }
+    assert_eq!(events(&cluster, "a"), []);
     assert_eq!(ask_gateway(at, "a.example"), ("200".into(), "a".into()));
     // The configuration refuses the name of a cookie: only this route is left out.
     let bound = json!({ "sessionPersistence": { "sessionName": "a b" }, "backendRefs": [{ "name": "a", "port": 80 }] });

@@ -14,7 +14,7 @@ use tokio::time::{sleep, timeout};
 use tracing::{debug, error, info, warn};
 
 use super::conditions::Status;
-use super::events::EventWriter;
+use super::events::{EventWriter, Facts};
 use super::ingress::Notice;
 use super::leader::{Candidate, Term};
 use super::objects::{ByName, Gateway, Kind, ObjectName, Objects};
@@ -360,16 +360,17 @@ pub(crate) async fn control(
         term
     });
     *counts.term.lock() = term.clone();
-    let (noted, notices) = watch::channel(Arc::new(Vec::new()));
-    if let Some(ingress) = &plan.settings.ingress {
-        let events = EventWriter {
-            api: Arc::clone(&api),
-            controller: ingress.controller.clone(),
-            node: plan.node.clone(),
-            term: term.clone(),
-        };
-        tasks.spawn(events.run(notices));
-    }
+    let (noted, facts) = watch::channel(Arc::new(Facts::default()));
+    let ingress = plan.settings.ingress.as_ref();
+    let events = EventWriter {
+        api: Arc::clone(&api),
+        world: Arc::clone(&world),
+        controller: controller.clone(),
+        ingress_controller: ingress.map(|of| of.controller.clone()).unwrap_or_default(),
+        node: plan.node.clone(),
+        term: term.clone(),
+    };
+    tasks.spawn(events.run(facts));
     tasks.spawn(Writer::new(api, Arc::clone(&world), controller, written, term).run(statuses));
     let mut applier = Applier::new(&plan, &manager, &counts);
     let mut retry: Option<Duration> = None;
@@ -390,8 +391,10 @@ pub(crate) async fn control(
         let outcome;
         (outcome, retry) = applier.apply(&objects).await;
         if let Some(outcome) = outcome {
-            wanted.send_replace(Arc::new(outcome.statuses));
-            noted.send_replace(Arc::new(outcome.notices));
+            let statuses = Arc::new(outcome.statuses);
+            wanted.send_replace(Arc::clone(&statuses));
+            let notices = outcome.notices;
+            noted.send_replace(Arc::new(Facts { notices, statuses }));
         }
     }
 }

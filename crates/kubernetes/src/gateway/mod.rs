@@ -9,7 +9,7 @@
 //! | `addresses` | addresses to listen on, and of statuses |
 //! | `attach` | routes and their parents: which listeners take a route, for which host names |
 //! | [`ingress`], `ingress_spec` | Ingresses, with annotations of ingress-nginx |
-//! | `events` | writes events about Ingresses |
+//! | `notices`, `events` | reports about objects that cannot be served as they are written, as events |
 //! | `backends`, `pools` | targets of routes: services and InferencePools |
 //! | `policies` | BackendTLSPolicies: TLS to members |
 //! | `grants` | permissions for references between namespaces |
@@ -45,6 +45,7 @@ pub mod ingress;
 mod ingress_spec;
 mod leader;
 mod listeners;
+mod notices;
 mod policies;
 mod pools;
 mod reported;

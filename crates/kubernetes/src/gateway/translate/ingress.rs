@@ -231,6 +231,7 @@ impl<'o> Work<'o> {
             if !messages.is_empty() {
                 let messages: Vec<String> = messages.into_iter().collect();
                 self.ingress.notices.push(Notice {
+                    kind: Kind::Ingress,
                     object: ingress.metadata.object_name(),
                     uid: ingress.metadata.uid.clone(),
                     reason,
