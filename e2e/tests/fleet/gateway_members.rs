@@ -1,4 +1,4 @@
-//! Members of gateways: TLS as a BackendTLSPolicy demands, and datagrams.
+//! Members of gateways, with TLS as a BackendTLSPolicy demands, and with datagrams; and listeners of other namespaces.
 
 use std::net::{TcpListener, UdpSocket};
 use std::thread;
@@ -12,7 +12,7 @@ use evenkeel_e2e::wait_until;
 use serde_json::{Value, json};
 
 use crate::gateway::{
-    Cluster, GATEWAYS, POLICIES, UDP_ROUTES, ask_gateway, config, start, wait_for_answer,
+    Cluster, GATEWAYS, POLICIES, ROUTES, UDP_ROUTES, ask_gateway, config, start, wait_for_answer,
 };
 
 const CONFIG_MAPS: &str = "/api/v1/namespaces/shop/configmaps";
@@ -154,4 +154,71 @@ fn datagrams_reach_the_members_of_a_udp_route() {
         let answer = asked.and_then(|_| client.recv(&mut space));
         answer.is_ok_and(|size| &space[..size] == b"got a")
     });
+}
+
+#[test]
+fn another_namespace_adds_a_listener_to_a_gateway() {
+    let Some(cluster) = Cluster::start() else {
+        return;
+    };
+    let at = address();
+    let listener = |host: &str| json!([{ "name": "http", "port": at.port(), "protocol": "HTTP", "hostname": host }]);
+    let gateway = |from: &str| {
+        json!({
+            "apiVersion": "gateway.networking.k8s.io/v1",
+            "kind": "Gateway",
+            "metadata": { "name": "front" },
+            "spec": {
+                "gatewayClassName": "edge",
+                "listeners": listener("front.example"),
+                "allowedListeners": { "namespaces": { "from": from } },
+            },
+        })
+    };
+    cluster.create(GATEWAYS, gateway("All"));
+    let team = json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": "team" } });
+    cluster.create("/api/v1/namespaces", team);
+    let sets = "/apis/gateway.networking.x-k8s.io/v1alpha1/namespaces/team/xlistenersets";
+    cluster.create(
+        sets,
+        json!({
+            "apiVersion": "gateway.networking.x-k8s.io/v1alpha1",
+            "kind": "XListenerSet",
+            "metadata": { "name": "team" },
+            "spec": {
+                "parentRef": { "name": "front", "namespace": "shop" },
+                "listeners": listener("team.example"),
+            },
+        }),
+    );
+    let reference =
+        json!({ "group": "gateway.networking.x-k8s.io", "kind": "XListenerSet", "name": "team" });
+    let redirect =
+        json!({ "type": "RequestRedirect", "requestRedirect": { "hostname": "other.example" } });
+    let routes = ROUTES.replace("/shop/", "/team/");
+    cluster.create(
+        &routes,
+        json!({
+            "apiVersion": "gateway.networking.k8s.io/v1",
+            "kind": "HTTPRoute",
+            "metadata": { "name": "team" },
+            "spec": { "parentRefs": [reference], "rules": [{ "filters": [redirect] }] },
+        }),
+    );
+    let _balancer = start(&cluster, &config(at.ip()));
+    wait_for_answer(at, "team.example", ("302", ""));
+    assert_eq!(ask_gateway(at, "front.example").0, "404");
+    let (set, accepted) = (format!("{sets}/team"), ("Accepted", "True", "Accepted"));
+    cluster.wait_for_condition(&set, "", accepted);
+    cluster.wait_for_condition(&set, "/listeners/0", ("Programmed", "True", "Programmed"));
+    cluster.wait_for_condition(&format!("{routes}/team"), "/parents/0", accepted);
+    let front = format!("{GATEWAYS}/front");
+    let attached = ("AttachedListenerSets", "True", "ListenerSetsAttached");
+    cluster.wait_for_condition(&front, "", attached);
+    // The gateway's owner takes the permission back.
+    let mut closed = cluster.server.get_object(&front).unwrap();
+    closed["spec"] = gateway("Same")["spec"].clone();
+    cluster.server.send_object("PUT", &front, &closed);
+    cluster.wait_for_condition(&set, "", ("Accepted", "False", "NotAllowed"));
+    wait_for_answer(at, "team.example", ("404", ""));
 }

@@ -46,7 +46,8 @@ impl Condition {
 const MAX_MESSAGE: usize = 4_096;
 
 /// Types of conditions that the controller writes. Conditions of other types belong to others, and stay.
-const OWN: [&str; 5] = [
+const OWN: [&str; 6] = [
+    "AttachedListenerSets",
     "Accepted",
     "Programmed",
     "ResolvedRefs",

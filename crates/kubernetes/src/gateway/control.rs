@@ -17,7 +17,7 @@ use super::conditions::Status;
 use super::events::{EventWriter, Facts};
 use super::ingress::Notice;
 use super::leader::{Candidate, Term};
-use super::objects::{ByName, Gateway, Kind, ObjectName, Objects};
+use super::objects::{ByName, Gateway, Kind, ListenerSet, Object, ObjectName, Objects};
 use super::settings::Settings;
 use super::translate::settle::{Kept, translate_again};
 use super::translate::{Refused, Translation};
@@ -172,8 +172,11 @@ fn follow(plan: &Plan, store: &KindStore, version: usize) -> Follower<KindStore>
     Follower::new(Arc::clone(&plan.api), collection, plan.silence, watcher)
 }
 
-/// Returns true if both have the same gateways with the same specifications.
-fn have_same_specs(some: &ByName<Gateway>, others: &ByName<Gateway>) -> bool {
+/// Returns true if both have the same objects with the same specifications.
+fn have_same_specs<S: Default + PartialEq>(
+    some: &ByName<Object<S>>,
+    others: &ByName<Object<S>>,
+) -> bool {
     let mut pairs = some.iter().zip(others);
     some.len() == others.len()
         && pairs.all(|((name, gateway), (other_name, other))| {
@@ -205,6 +208,8 @@ struct Applier {
     refused: Refused,
     /// Gateways when owners were refused.
     gateways: ByName<Gateway>,
+    /// ListenerSets, and XListenerSets, when owners were refused.
+    sets: [ByName<ListenerSet>; 2],
     /// Parts of the translation before.
     kept: Kept,
     pace: Pace,
@@ -218,6 +223,7 @@ impl Applier {
             counts: Arc::clone(counts),
             refused: Refused::new(),
             gateways: ByName::new(),
+            sets: [ByName::new(), ByName::new()],
             kept: Kept::default(),
             pace: Pace::default(),
         }
@@ -226,9 +232,14 @@ impl Applier {
     /// Translates objects, and puts the configuration into effect. Returns the statuses, if that went well, and the time
     /// after which it is to be tried again.
     async fn apply(&mut self, objects: &Arc<Objects>) -> (Option<Outcome>, Option<Duration>) {
-        if !have_same_specs(&self.gateways, &objects.gateways) {
+        let sets = [&objects.listener_sets, &objects.x_listener_sets];
+        let mut pairs = self.sets.iter().zip(sets);
+        if !have_same_specs(&self.gateways, &objects.gateways)
+            || !pairs.all(|(known, now)| have_same_specs(known, now))
+        {
             self.refused.clear();
             self.gateways.clone_from(&objects.gateways);
+            self.sets = sets.map(ByName::clone);
         }
         let settings = self.settings.with_service_addresses(objects);
         for _ in 0..TRIES {

@@ -6,6 +6,7 @@
 //! | `routes`, `values` | specifications of routes; names, references and lists, which objects of several kinds have |
 //! | [`translate`] | objects → text of a configuration, secrets and statuses; no I/O, no clock; translations of routes are kept |
 //! | `listeners` | listeners of gateways: conflicts, certificates, allowed routes |
+//! | `listener_sets` | ListenerSets: listeners that others add to a gateway |
 //! | `addresses` | addresses to listen on, and of statuses |
 //! | `attach` | routes and their parents: which listeners take a route, for which host names |
 //! | [`ingress`], `ingress_spec` | Ingresses, with annotations of ingress-nginx |
@@ -44,6 +45,7 @@ mod http;
 pub mod ingress;
 mod ingress_spec;
 mod leader;
+mod listener_sets;
 mod listeners;
 mod notices;
 mod policies;

@@ -24,6 +24,8 @@ fn is_told(kind: Kind) -> bool {
     matches!(
         kind,
         Kind::Gateway
+            | Kind::ListenerSet
+            | Kind::XListenerSet
             | Kind::HttpRoute
             | Kind::GrpcRoute
             | Kind::TlsRoute

@@ -10,11 +10,12 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 pub use super::gateway_spec::{
-    AllowedRoutes, GatewayAddress, GatewaySpec, Infrastructure, Listener, ListenerTls, Requirement,
-    RouteKind, RouteNamespaces, Selector,
+    AllowedListeners, AllowedRoutes, GatewayAddress, GatewaySpec, Infrastructure, Listener,
+    ListenerTls, Requirement, RouteKind, RouteNamespaces, Selector,
 };
 use super::grpc;
 pub use super::ingress_spec::{IngressClassSpec, IngressPath, IngressSpec, IngressTls, Target};
+pub use super::listener_sets::ListenerSetSpec;
 pub use super::policies::{AlternativeName, PolicySpec, PolicyTarget, Validation};
 pub use super::routes::{
     BackendRef, CookieConfig, Cors, Filter, Fraction, Header, HeaderModifier, HttpMatch, HttpRule,
@@ -22,7 +23,7 @@ pub use super::routes::{
     UrlRewrite, ValueMatch,
 };
 use super::values::or_default;
-pub(crate) use super::values::{GROUP, INFERENCE_GROUP, INGRESS_GROUP};
+pub(crate) use super::values::{EXPERIMENTAL_GROUP, GROUP, INFERENCE_GROUP, INGRESS_GROUP};
 pub use super::values::{Items, ObjectName, ParentRef, Reference};
 
 /// Kind of objects that the controller follows.
@@ -32,6 +33,10 @@ pub enum Kind {
     GatewayClass,
     /// Gateway with listeners.
     Gateway,
+    /// Further listeners of a gateway.
+    ListenerSet,
+    /// Further listeners of a gateway, in the experimental channel.
+    XListenerSet,
     /// Routes of HTTP requests.
     HttpRoute,
     /// Routes of calls of gRPC.
@@ -64,9 +69,11 @@ pub enum Kind {
 
 impl Kind {
     /// All kinds.
-    pub const ALL: [Kind; 16] = [
+    pub const ALL: [Kind; 18] = [
         Kind::GatewayClass,
         Kind::Gateway,
+        Kind::ListenerSet,
+        Kind::XListenerSet,
         Kind::HttpRoute,
         Kind::GrpcRoute,
         Kind::TlsRoute,
@@ -88,6 +95,8 @@ impl Kind {
         match self {
             Kind::GatewayClass => "GatewayClass",
             Kind::Gateway => "Gateway",
+            Kind::ListenerSet => "ListenerSet",
+            Kind::XListenerSet => "XListenerSet",
             Kind::HttpRoute => "HTTPRoute",
             Kind::GrpcRoute => "GRPCRoute",
             Kind::TlsRoute => "TLSRoute",
@@ -110,6 +119,8 @@ impl Kind {
         match self {
             Kind::GatewayClass => "gatewayclasses",
             Kind::Gateway => "gateways",
+            Kind::ListenerSet => "listenersets",
+            Kind::XListenerSet => "xlistenersets",
             Kind::HttpRoute => "httproutes",
             Kind::GrpcRoute => "grpcroutes",
             Kind::TlsRoute => "tlsroutes",
@@ -132,6 +143,7 @@ impl Kind {
         match self {
             Kind::TlsRoute => &["v1", "v1alpha3", "v1alpha2"],
             Kind::TcpRoute | Kind::UdpRoute => &["v1", "v1alpha2"],
+            Kind::XListenerSet => &["v1alpha1"],
             Kind::BackendTlsPolicy => &["v1", "v1alpha3"],
             Kind::ReferenceGrant => &["v1", "v1beta1"],
             _ => &["v1"],
@@ -143,6 +155,7 @@ impl Kind {
         match self {
             Kind::Namespace | Kind::Service | Kind::Secret | Kind::ConfigMap => "",
             Kind::InferencePool => INFERENCE_GROUP,
+            Kind::XListenerSet => EXPERIMENTAL_GROUP,
             Kind::Ingress | Kind::IngressClass => INGRESS_GROUP,
             _ => GROUP,
         }
@@ -171,6 +184,7 @@ impl Kind {
         let is_route = matches!(self, GrpcRoute | TlsRoute | TcpRoute | UdpRoute);
         is_route
             || matches!(self, BackendTlsPolicy | ConfigMap | InferencePool)
+            || matches!(self, Kind::ListenerSet | Kind::XListenerSet)
             || self.is_of_ingress()
     }
 
@@ -405,6 +419,8 @@ pub struct ConfigMap {
 pub type GatewayClass = Object<ClassSpec>;
 /// Gateway with its status.
 pub type Gateway = Object<GatewaySpec>;
+/// ListenerSet or XListenerSet of a gateway.
+pub type ListenerSet = Object<ListenerSetSpec>;
 /// HTTPRoute of the API.
 pub type HttpRoute = Object<RouteSpec<HttpRule>>;
 /// TLSRoute, TCPRoute or UDPRoute.
@@ -436,6 +452,10 @@ pub struct Objects {
     pub classes: ByName<GatewayClass>,
     /// Gateways of the cluster.
     pub gateways: ByName<Gateway>,
+    /// ListenerSets of the cluster.
+    pub listener_sets: ByName<ListenerSet>,
+    /// XListenerSets of the cluster.
+    pub x_listener_sets: ByName<ListenerSet>,
     /// HTTPRoutes of the cluster.
     pub http_routes: ByName<HttpRoute>,
     /// GRPCRoutes of the cluster, with paths in place of methods.
@@ -472,6 +492,8 @@ macro_rules! with_field {
         match $kind {
             Kind::GatewayClass => $call!(classes),
             Kind::Gateway => $call!(gateways),
+            Kind::ListenerSet => $call!(listener_sets),
+            Kind::XListenerSet => $call!(x_listener_sets),
             Kind::HttpRoute => $call!(http_routes),
             Kind::GrpcRoute => $call!(grpc_routes),
             Kind::TlsRoute => $call!(tls_routes),

@@ -14,6 +14,7 @@ mod again;
 mod datagrams;
 mod grpc;
 mod ingress;
+mod listener_sets;
 mod parts;
 mod policies;
 mod pools;

@@ -16,6 +16,7 @@ use super::backends::{Groups, Names, Referrer};
 use super::conditions::{Condition, Status, list_conditions};
 use super::ingress::Notice;
 use super::ingress::listeners::{IngressState, add_listeners};
+use super::listener_sets::{SetName, SetState, list_sets, refuse_set, show_attached, show_set};
 use super::listeners::{Files, Frontend, ListenerState, place_listeners};
 use super::objects::{
     Gateway, HttpRoute, Kind, Metadata, ObjectName, Objects, Reference, StreamRoute,
@@ -86,6 +87,8 @@ struct Work<'o> {
     refused: &'o Refused,
     listeners: Vec<ListenerState<'o>>,
     by_gateway: BTreeMap<ObjectName, Vec<usize>>,
+    sets: Vec<SetState<'o>>,
+    by_set: BTreeMap<SetName, Vec<usize>>,
     gateways: Vec<&'o Gateway>,
     addresses: BTreeMap<ObjectName, GatewayAddresses>,
     frontends: Vec<Frontend>,
@@ -125,16 +128,17 @@ impl<'o> Work<'o> {
         let mut addresses = assign_addresses(&gateways, settings);
         let mut files = Files::new();
         let (mut listeners, mut by_gateway) = (Vec::new(), BTreeMap::new());
+        let (mut sets, sets_of) = (Vec::new(), list_sets(objects));
         for gateway in &gateways {
             let name = gateway.metadata.object_name();
             let is_refused = refuse_gateway(gateway, settings).is_some();
-            let mut numbers = Vec::new();
-            for listener in gateway.spec.listeners.iter() {
-                let mut state = ListenerState::new(gateway, listener, objects, &mut files);
-                let owner = Owner::Listener(name.clone(), listener.name.clone());
-                if let Some(message) = refused.get(&owner) {
+            let addresses = addresses.get(&name);
+            let mut add = |set, listener| {
+                let mut state =
+                    ListenerState::with_set(gateway, set, listener, objects, &mut files);
+                if let Some(message) = refused.get(&state.owner()) {
                     state.refusal = Some(("PortUnavailable", message.clone()));
-                } else if let Some((_, message)) = { addresses.get(&name) }
+                } else if let Some((_, message)) = { addresses }
                     .filter(|of| of.listen.is_empty())
                     .and_then(|of| of.refusal.as_ref())
                 {
@@ -143,11 +147,27 @@ impl<'o> Work<'o> {
                     let message = "the gateway is not accepted: see its conditions";
                     state.refusal.get_or_insert(("Invalid", message.into()));
                 }
-                numbers.push(listeners.len());
                 listeners.push(state);
+                listeners.len() - 1
+            };
+            let own = gateway.spec.listeners.iter();
+            let numbers = own.map(|listener| add(None, listener)).collect();
+            for (kind, set) in { sets_of.get(&name) }.into_iter().flatten() {
+                let refusal = refuse_set(gateway, set, objects);
+                let own = set.spec.listeners.iter().filter(|_| refusal.is_none());
+                let numbers = own.map(|listener| add(Some((*kind, *set)), listener));
+                sets.push(SetState {
+                    kind: *kind,
+                    set,
+                    gateway,
+                    listeners: numbers.collect(),
+                    refusal,
+                });
             }
             by_gateway.insert(name, numbers);
         }
+        let by_set = sets.iter().map(|of| (of.name(), of.listeners.clone()));
+        let by_set = by_set.collect();
         let policies = Policies::new(objects, &mut files);
         let ingress = add_listeners(
             objects,
@@ -171,6 +191,8 @@ impl<'o> Work<'o> {
             refused,
             listeners,
             by_gateway,
+            sets,
+            by_set,
             gateways,
             addresses,
             frontends,
@@ -202,7 +224,13 @@ impl<'o> Work<'o> {
     }
 
     fn attach(&self, facts: &RouteFacts<'_>) -> (Vec<Parent>, Vec<Attachment>) {
-        attach_route(facts, &self.listeners, &self.by_gateway, self.objects)
+        attach_route(
+            facts,
+            &self.listeners,
+            &self.by_gateway,
+            &self.by_set,
+            self.objects,
+        )
     }
 
     /// Counts a route at its listeners and notes its status.
@@ -383,6 +411,12 @@ impl<'o> Work<'o> {
             let status = self.show_gateway(gateway);
             self.note_status(Kind::Gateway, &gateway.metadata, status);
         }
+        let sets = std::mem::take(&mut self.sets);
+        for set in &sets {
+            let refusal = refuse_gateway(set.gateway, self.settings);
+            let status = show_set(set, &self.listeners, refusal.as_ref());
+            self.note_status(set.kind, &set.set.metadata, status);
+        }
         Translation {
             text: self.text.into_string(),
             config,
@@ -427,9 +461,13 @@ impl<'o> Work<'o> {
         } else {
             Condition::holds("Programmed", "Programmed")
         };
+        let sets = self.sets.iter();
+        let sets = sets.filter(|of| of.gateway.metadata.object_name() == name);
+        let mut conditions = vec![accepted, programmed];
+        conditions.extend(show_attached(gateway, sets));
         json!({
             "addresses": show_addresses(&addresses.publish),
-            "conditions": list_conditions(&[accepted, programmed], gateway.metadata.generation),
+            "conditions": list_conditions(&conditions, gateway.metadata.generation),
             "listeners": listeners.iter().map(|of| of.show()).collect::<Vec<_>>(),
         })
     }

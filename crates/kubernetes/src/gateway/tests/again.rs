@@ -4,6 +4,7 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::super::translate::settle::{Kept, translate_again};
+use super::listener_sets::{put_gateway, put_set};
 use super::policies::{AUTHORITY, by_authority, put_authority, put_policy};
 use super::settle::bad_rules;
 use super::*;
@@ -29,6 +30,8 @@ enum Step {
     Policy(Option<usize>),
     /// The certificates of an authority come, or change, or break.
     Authority(usize),
+    /// A set of listeners comes, or changes (its number), or goes.
+    Set(Option<usize>),
     /// A permission for targets in another namespace comes (true), or goes.
     Grant(bool),
     /// The namespace of the routes has this label.
@@ -49,6 +52,7 @@ fn any_step() -> impl Strategy<Value = Step> {
         1 => proptest::option::of(0..2_usize).prop_map(Step::Datagrams),
         1 => proptest::option::of(0..3_usize).prop_map(Step::Policy),
         1 => (0..3_usize).prop_map(Step::Authority),
+        1 => proptest::option::of(0..3_usize).prop_map(Step::Set),
         1 => any::<bool>().prop_map(Step::Grant),
         1 => (0..2_usize).prop_map(Step::Namespace),
         1 => proptest::option::of(0..2_usize).prop_map(Step::Pool),
@@ -111,7 +115,8 @@ fn apply(cluster: &mut Cluster, step: &Step) {
             Kind::HttpRoute,
             json!({ "metadata": { "namespace": "shop", "name": format!("r{number}"),
                                   "creationTimestamp": format!("2026-01-01T00:00:0{}Z", number % 3) },
-                    "spec": { "parentRefs": [{ "name": "g" }], "hostnames": [hosts[host]], "rules": [rule(of)] } }),
+                    "spec": { "parentRefs": [{ "name": "g" }, { "name": "s", "kind": "XListenerSet", "group": "gateway.networking.x-k8s.io" }],
+                              "hostnames": [hosts[host]], "rules": [rule(of)] } }),
         ),
         Step::NoRoute(number) => {
             let name = ObjectName::new("shop", &format!("r{number}"));
@@ -156,6 +161,15 @@ fn apply(cluster: &mut Cluster, step: &Step) {
             let text = ["broken".into(), AUTHORITY.to_owned(), AUTHORITY.repeat(2)];
             put_authority(cluster, &text[number]);
         }
+        Step::Set(Some(number)) => {
+            let hosts = ["a.example", "*.example", "c.example"];
+            let listeners = json!([{ "name": "s", "port": 81, "protocol": "HTTP", "hostname": (hosts[number]) }]);
+            put_set(cluster, Kind::XListenerSet, ("shop", "s"), listeners);
+        }
+        Step::Set(None) => {
+            let name = ObjectName::new("shop", "s");
+            cluster.0.remove(Kind::XListenerSet, &name);
+        }
         Step::Grant(true) => cluster.put(
             Kind::ReferenceGrant,
             json!({ "metadata": { "namespace": "other", "name": "g" },
@@ -179,7 +193,10 @@ fn apply(cluster: &mut Cluster, step: &Step) {
             );
         }
         Step::Refuse(_) => {}
-        Step::Gateway(count) => cluster.gateway("g", listeners(count)),
+        Step::Gateway(count) => {
+            let from = if count.is_multiple_of(2) { "Same" } else { "None" };
+            put_gateway(cluster, listeners(count), json!({ "from": from }));
+        }
     }
 }
 

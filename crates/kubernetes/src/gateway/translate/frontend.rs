@@ -10,11 +10,6 @@ use super::super::text::{Owner, quote, quote_list, write_host};
 use super::entry::Entry;
 use super::{StreamTarget, Work, rank_host};
 
-/// Returns the owner of a listener's lines.
-fn owner_of(of: &ListenerState<'_>) -> Owner {
-    Owner::Listener(of.gateway.metadata.object_name(), of.listener.name.clone())
-}
-
 /// Writes the condition on a host.
 pub(super) fn write_condition(host: &str) -> String {
     format!("host = [{}]", quote(&write_host(host)))
@@ -27,7 +22,7 @@ impl Work<'_> {
         self.text.line("certificates = [");
         let mut known = HashSet::new();
         for listener in serving.iter().filter_map(|of| self.listeners.get(*of)) {
-            self.text.begin(owner_of(listener));
+            self.text.begin(listener.owner());
             for (certificate, key) in &listener.certificates {
                 let pair = format!(
                     "{{ certificate = {}, key = {} }},",
@@ -69,7 +64,7 @@ impl Work<'_> {
         if is_stream && targets.is_empty() {
             return;
         }
-        let owner = owner_of(first);
+        let owner = first.owner();
         let port = frontend.port.to_string();
         let gateway = &first.gateway.metadata;
         let mut parts = vec!["kubernetes"];
@@ -83,7 +78,7 @@ impl Work<'_> {
         let name = self.names.find(&parts);
         let rule = format!("rule.{}", quote(&name));
         let owners = serving.iter().filter_map(|of| self.listeners.get(*of));
-        let owners = owners.map(owner_of).collect();
+        let owners = owners.map(ListenerState::owner).collect();
         self.rules.insert(name.clone(), owners);
         self.text.begin_rule(owner.clone());
         self.text.line(&format!("[{rule}]"));
@@ -125,7 +120,7 @@ impl Work<'_> {
         let mut hosts: Vec<(Option<String>, Owner)> = serving
             .iter()
             .filter_map(|of| self.listeners.get(*of))
-            .map(|of| (of.hostname().map(str::to_ascii_lowercase), owner_of(of)))
+            .map(|of| (of.hostname().map(str::to_ascii_lowercase), of.owner()))
             .collect();
         hosts.sort_by_cached_key(|(host, _)| (rank_host(host.as_deref()), host.clone()));
         hosts.dedup_by(|(host, _), (before, _)| host == before);

@@ -16,10 +16,11 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::Arc;
 
 use super::super::backends::Groups;
+use super::super::listener_sets::SetName;
 use super::super::listeners::{Frontend, ListenerState};
 use super::super::objects::{
-    ByName, Gateway, HttpRoute, InferencePool, Kind, Metadata, Namespace, ObjectName,
-    ReferenceGrant, Service,
+    ByName, Gateway, HttpRoute, InferencePool, Kind, ListenerSet, Metadata, Namespace, ObjectName,
+    Objects, ReferenceGrant, Service,
 };
 use super::super::policies::Policies;
 use super::super::text::{Owner, TextSize};
@@ -102,10 +103,13 @@ struct Surroundings {
     grants: ByName<ReferenceGrant>,
     pools: ByName<InferencePool>,
     policies: Policies,
+    sets: [ByName<ListenerSet>; 2],
     /// Namespaces; `None` if no listener selects any.
     namespaces: Option<ByName<Namespace>>,
     /// Numbers of the listeners of each gateway of this controller.
     by_gateway: BTreeMap<ObjectName, Vec<usize>>,
+    /// Numbers of the listeners of each set of these gateways.
+    by_set: BTreeMap<SetName, Vec<usize>>,
     /// True for listeners that take routes, and for those that serve clients.
     listeners: Vec<(bool, bool)>,
     frontends: Vec<Frontend>,
@@ -141,11 +145,22 @@ impl Surroundings {
             grants: objects.grants.clone(),
             pools: objects.pools.clone(),
             policies: work.policies.clone(),
+            sets: [
+                objects.listener_sets.clone(),
+                objects.x_listener_sets.clone(),
+            ],
+            by_set: work.by_set.clone(),
             namespaces: find_namespaces(work).cloned(),
             by_gateway: work.by_gateway.clone(),
             listeners: list_facts(&work.listeners).collect(),
             frontends: work.frontends.clone(),
         }
+    }
+
+    /// True if the sets of listeners are those of `objects`.
+    fn has_sets(&self, objects: &Objects) -> bool {
+        let [sets, experimental] = &self.sets;
+        are_same(sets, &objects.listener_sets) && are_same(experimental, &objects.x_listener_sets)
     }
 
     /// True if the surroundings are those of `work`.
@@ -162,6 +177,8 @@ impl Surroundings {
             && are_same(&self.grants, &objects.grants)
             && are_same(&self.pools, &objects.pools)
             && self.policies == work.policies
+            && self.has_sets(objects)
+            && self.by_set == work.by_set
             && self.by_gateway == work.by_gateway
             && { self.listeners.iter().copied() }.eq(list_facts(&work.listeners))
             && self.frontends == work.frontends
