@@ -4,6 +4,7 @@ use std::cmp::Reverse;
 
 use super::backends::{Binding, Groups, NOBODY, Referrer, read_duration};
 use super::conditions::Refusal;
+use super::field_edits::FieldEdits;
 use super::grpc::NO_SERVICE;
 use super::objects::{
     Cors, Filter, HeaderModifier, HttpMatch, HttpRule, Kind, PathChange, Redirect, ValueMatch,
@@ -235,23 +236,25 @@ impl RuleText {
         for of in matches {
             text.conditions.push(Conditions::read(of)?);
         }
-        let (mut fields, mut host) = (HeaderModifier::default(), None);
+        let mut edits = FieldEdits::default();
         for filter in rule.filters.iter() {
-            text.read_filter(filter, referrer, groups, &mut fields, &mut host)?;
+            text.read_filter(filter, referrer, groups, &mut edits)?;
         }
+        if text.redirect.is_none() {
+            edits.add_filters(&rule.backend_refs)?;
+        }
+        let changes = write_changes(&edits.response, None);
+        let changes = changes.map(|changes| format!("response_fields = {changes}"));
+        text.lines.extend(changes);
         if text.redirect.is_some() {
-            if host.is_some() || text.rewrites {
+            if edits.host.is_some() || text.rewrites {
                 let message = "RequestRedirect and URLRewrite exclude each other; remove a filter";
                 return Err(message.into());
             }
             text.read_redirect_path()?;
             return text.check_prefix();
         }
-        let mut targets = rule.backend_refs.iter();
-        if targets.any(|target| !target.filters.is_empty()) {
-            return Err("filters of a backendRef are not supported; move them to the rule".into());
-        }
-        let changes = write_changes(&fields, host.as_deref());
+        let changes = write_changes(&edits.request, edits.host.as_deref());
         let binding = rule.session_persistence.as_ref();
         let binding = binding.map(Binding::read).transpose()?;
         let (targets, references) =
@@ -293,26 +296,22 @@ impl RuleText {
         filter: &Filter,
         referrer: Referrer<'_>,
         groups: &mut Groups,
-        fields: &mut HeaderModifier,
-        host: &mut Option<String>,
+        edits: &mut FieldEdits,
     ) -> Result<(), String> {
         match filter.kind.as_str() {
             "RequestHeaderModifier" => {
-                *fields = filter.request_header_modifier.clone().unwrap_or_default();
+                edits.request = filter.request_header_modifier.clone().unwrap_or_default();
             }
             "ResponseHeaderModifier" => {
-                let changes = filter.response_header_modifier.as_ref();
-                let changes = changes.and_then(|changes| write_changes(changes, None));
-                let changes = changes.map(|changes| format!("response_fields = {changes}"));
-                self.lines.extend(changes);
+                edits.response = filter.response_header_modifier.clone().unwrap_or_default();
             }
             "RequestRedirect" => {
                 self.redirect = Some(filter.request_redirect.clone().unwrap_or_default());
             }
             "URLRewrite" => {
                 let rewrite = filter.url_rewrite.clone().unwrap_or_default();
-                *host = rewrite.hostname;
-                if let Some(wrong) = host.as_deref().filter(|host| !is_host(host)) {
+                edits.host = rewrite.hostname;
+                if let Some(wrong) = edits.host.as_deref().filter(|host| !is_host(host)) {
                     return Err(format!("hostname {wrong:?} is no host name; change it"));
                 }
                 if let Some(path) = &rewrite.path {

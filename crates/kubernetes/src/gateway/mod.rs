@@ -15,6 +15,7 @@
 //! | `policies` | BackendTLSPolicies: TLS to members |
 //! | `grants` | permissions for references between namespaces |
 //! | `http` | rules of HTTPRoute: conditions, filters, groups |
+//! | `field_edits` | changes of fields by filters of rules and targets |
 //! | `grpc` | GRPCRoute: methods as paths |
 //! | [`conditions`] | conditions, statuses, and their comparison with the statuses that objects have |
 //! | `text` | writer of the configuration's text, which knows the owner of each line |
@@ -38,6 +39,7 @@ mod backends;
 mod control;
 mod election;
 mod events;
+mod field_edits;
 mod gateway_spec;
 mod grants;
 mod grpc;

@@ -583,6 +583,44 @@ fn filters_become_actions() {
 }
 
 #[test]
+fn filters_of_the_only_target_are_those_of_the_rule() {
+    let field = |name: &str, value: &str| json!({ "name": name, "value": value });
+    let request = |set: Value| json!({ "type": "RequestHeaderModifier", "requestHeaderModifier": { "set": [set] } });
+    let response = json!({ "type": "ResponseHeaderModifier", "responseHeaderModifier": { "remove": ["Server"] } });
+    let with = |filters: Value| json!({ "name": "web", "port": 80, "filters": filters });
+    let mut cluster = plain();
+    let target = with(json!([request(field("x-a", "2")), response]));
+    let filters = json!([request(field("X-A", "1"))]);
+    cluster.route(
+        "r",
+        json!([]),
+        json!([{ "filters": filters, "backendRefs": [target] }]),
+    );
+    let translation = cluster.translate();
+    for wanted in [
+        r#"request_fields = { set = { "x-a" = "2" } }"#,
+        r#"response_fields = { remove = ["Server"] }"#,
+    ] {
+        assert!(
+            translation.text.lines().any(|line| line == wanted),
+            "{}",
+            translation.text
+        );
+    }
+    assert_eq!(parent_conditions(&translation, Kind::HttpRoute, "r"), GOOD);
+    for bad in [
+        json!([target, { "name": "canary", "port": 80 }]),
+        json!([with(json!([{ "type": "RequestMirror" }]))]),
+    ] {
+        cluster.route("r", json!([]), json!([{ "backendRefs": bad }]));
+        assert_eq!(
+            parent_conditions(&cluster.translate(), Kind::HttpRoute, "r")[0],
+            "Accepted=False/UnsupportedValue"
+        );
+    }
+}
+
+#[test]
 fn redirects_have_the_port_of_their_scheme_or_listener() {
     for (redirect, port, wanted) in [
         (
