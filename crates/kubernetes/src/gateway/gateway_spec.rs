@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::values::{Items, Reference, or_default};
+use super::values::{Items, ParentRef, Reference, or_default};
 
 /// Specification of a gateway.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
@@ -24,6 +24,16 @@ pub struct GatewaySpec {
     pub tls: Option<Value>,
     /// Infrastructure of the gateway.
     pub infrastructure: Option<Infrastructure>,
+}
+
+/// Specification of a ListenerSet.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct ListenerSetSpec {
+    /// Gateway of the listeners.
+    pub parent_ref: ParentRef,
+    /// Listeners of the set.
+    pub listeners: Items<Listener>,
 }
 
 /// Sets whose listeners a gateway takes.

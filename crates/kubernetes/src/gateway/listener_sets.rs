@@ -4,24 +4,11 @@
 
 use std::collections::BTreeMap;
 
-use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::conditions::{Condition, Refusal, list_conditions};
 use super::listeners::ListenerState;
-use super::objects::{
-    GROUP, Gateway, Items, Kind, Listener, ListenerSet, Metadata, ObjectName, Objects, ParentRef,
-};
-
-/// Specification of a set.
-#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-pub struct ListenerSetSpec {
-    /// Gateway of the listeners.
-    pub parent_ref: ParentRef,
-    /// Listeners of the set.
-    pub listeners: Items<Listener>,
-}
+use super::objects::{GROUP, Gateway, Kind, ListenerSet, Metadata, ObjectName, Objects};
 
 /// Kind and name of a set.
 pub(crate) type SetName = (Kind, ObjectName);

@@ -51,6 +51,7 @@ mod listener_sets;
 mod listeners;
 mod notices;
 mod policies;
+mod policy_spec;
 mod pools;
 mod reported;
 mod routes;

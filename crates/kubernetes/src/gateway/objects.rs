@@ -11,12 +11,11 @@ use serde_json::{Value, json};
 
 pub use super::gateway_spec::{
     AllowedListeners, AllowedRoutes, GatewayAddress, GatewaySpec, Infrastructure, Listener,
-    ListenerTls, Requirement, RouteKind, RouteNamespaces, Selector,
+    ListenerSetSpec, ListenerTls, Requirement, RouteKind, RouteNamespaces, Selector,
 };
 use super::grpc;
 pub use super::ingress_spec::{IngressClassSpec, IngressPath, IngressSpec, IngressTls, Target};
-pub use super::listener_sets::ListenerSetSpec;
-pub use super::policies::{AlternativeName, PolicySpec, PolicyTarget, Validation};
+pub use super::policy_spec::{AlternativeName, PolicySpec, PolicyTarget, Validation};
 pub use super::routes::{
     BackendRef, CookieConfig, Cors, Filter, Fraction, Header, HeaderModifier, HttpMatch, HttpRule,
     Mirror, PathChange, Redirect, Retry, RouteSpec, SessionPersistence, StreamRule, Timeouts,
