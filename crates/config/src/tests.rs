@@ -1878,6 +1878,37 @@ fn models_have_groups_by_their_names() {
 }
 
 #[test]
+fn a_route_replaces_the_whole_path_for_members_only() {
+    let read = |lines: &str| {
+        let text = format!(
+            "[rule.w]\nlisten = '127.0.0.1:1'\nmembers = ['a:80']\n[[rule.w.routes]]\n{lines}\n"
+        );
+        parse("test.toml", &text).map_err(|errors| errors.to_string())
+    };
+    let config = read("path = '/a/*'\nrewrite_path = '/b/'").unwrap();
+    let route = &config.rules[0].routes.list()[0];
+    assert_eq!(route.rewrite_path.as_deref(), Some("/b/"));
+    for (lines, complaint) in [
+        (
+            "path = '/a/*'\nrewrite_path = '/b'\nrewrite_prefix = '/c'",
+            "is set beside `rewrite_path`",
+        ),
+        (
+            "redirect = 'https://b.example/'\nrewrite_path = '/b'",
+            "has no effect, as no member gets the request",
+        ),
+        (
+            "answer = { status = 404 }\nrewrite_path = '/b'",
+            "has no effect, as no member gets the request",
+        ),
+        ("rewrite_path = '/b?c'", "without a query"),
+    ] {
+        let errors = read(lines).unwrap_err();
+        assert!(errors.contains(complaint), "{errors}");
+    }
+}
+
+#[test]
 fn aliases_are_names_or_beginnings_of_names_for_models_of_engines() {
     let config = |http: &str| {
         let text = format!(

@@ -244,7 +244,7 @@ mod tests {
     #[test]
     fn a_pod_is_a_slice_of_its_addresses() {
         let slice = read(&pod(|_| ()));
-        assert_eq!(slice.ports, [("http".into(), 8000)]);
+        assert_eq!(slice.ports, [("http".into(), 8000), ("".into(), 53)]);
         assert!(slice.has_any_port);
         let addresses: Vec<_> = { slice.endpoints.iter() }
             .map(|of| of.address.to_string())

@@ -190,15 +190,24 @@ impl RawEndpoint {
     }
 }
 
-/// Returns the names and numbers of the ports for TCP.
+/// Returns the names and numbers of the ports: those for TCP, then those for UDP. The first port of a number is the one
+/// that the number means.
 pub(crate) fn read_ports(ports: impl Iterator<Item = RawPort>) -> Vec<(Box<str>, u16)> {
-    let port = |port: RawPort| {
-        let is_tcp = port.protocol.is_none_or(|protocol| protocol == "TCP");
+    let (mut tcp, mut udp) = (Vec::new(), Vec::new());
+    for port in ports {
+        let of_transport = match port.protocol.as_deref().unwrap_or("TCP") {
+            "TCP" => &mut tcp,
+            "UDP" => &mut udp,
+            _ => continue,
+        };
         let name = port.name.unwrap_or_default();
-        let number = port.port.filter(|number| *number > 0 && is_tcp)?;
-        (name.len() <= MAX_NAME).then(|| (name.into(), number))
-    };
-    ports.filter_map(port).collect()
+        let number = port.port.filter(|number| *number > 0);
+        if let Some(number) = number.filter(|_| name.len() <= MAX_NAME) {
+            of_transport.push((name.into(), number));
+        }
+    }
+    tcp.extend(udp);
+    tcp
 }
 
 impl Raw for RawObject {
@@ -266,7 +275,8 @@ mod tests {
     use super::*;
 
     const SLICE: &str = r#"{"metadata":{"name":"web-1","resourceVersion":"7"},"addressType":"IPv4",
-        "ports":[{"name":"http","port":8080,"protocol":"TCP"},{"name":"dns","port":53,"protocol":"UDP"}],
+        "ports":[{"name":"dns","port":53,"protocol":"UDP"},{"name":"sctp","port":9,"protocol":"SCTP"},
+        {"name":"http","port":8080,"protocol":"TCP"}],
         "endpoints":[{"addresses":["10.0.0.1"],"conditions":{"ready":true},"zone":"a",
         "hints":{"forZones":[{"name":"b"}]},"targetRef":{"kind":"Pod","uid":"u-1"}},
         {"addresses":["web.example"]},{"addresses":[]},{"addresses":["0.0.0.0"]}]}"#;
@@ -282,7 +292,7 @@ mod tests {
             panic!("a change");
         };
         assert_eq!((&*name, &*version), ("web-1", "7"));
-        assert_eq!(slice.ports, [("http".into(), 8080)]);
+        assert_eq!(slice.ports, [("http".into(), 8080), ("dns".into(), 53)]);
         let [endpoint] = &slice.endpoints[..] else {
             panic!("{:?}", slice.endpoints);
         };

@@ -338,7 +338,10 @@ impl Route {
         });
         let changes =
             |changes: &FieldChanges| (!changes.is_empty()).then(|| Box::new(changes.clone()));
-        let prefix = route.rewrite_prefix.as_deref();
+        let rewrite = route
+            .rewrite_prefix
+            .as_ref()
+            .or(route.rewrite_path.as_ref());
         let mirror = route.mirror_in_rule(rule.http.mirror.as_ref());
         Route {
             auth: of_auth(route.auth.or_rule(rule.auth.as_ref()), places, files),
@@ -369,7 +372,7 @@ impl Route {
             retry_max_body: route.retry_max_body.unwrap_or(rest.retry_max_body),
             abort_on_close: route.abort_on_close.unwrap_or(rest.abort_on_close),
             max_body: route.max_body.map_or(rest.max_body, |most| Some(most.0)),
-            rewrite: prefix.map(|prefix| (route.depth, prefix.into())),
+            rewrite: rewrite.map(|to| (route.depth, to.as_str().into())),
             request_trailers: match route.request_fields.is_empty() {
                 true => rest.request_trailers,
                 false => Arc::new(trailers(rule, &route.request_fields)),

@@ -22,6 +22,7 @@ use crate::certificate::{
     Certificate, CertificateError, Details, bytes, file_problem, parse_items, private_key, unix_now,
 };
 use crate::crypto_provider;
+use crate::names::verify_names;
 use crate::sessions::{AtAddress, Sessions};
 
 /// Time for which the authorities that the system trusts are not read again: what one reload needs
@@ -95,7 +96,10 @@ impl Client {
                     Arc::clone(crypto_provider()),
                 );
                 match builder.with_crls(revoked).build() {
-                    Ok(built) => verifier = Some(built),
+                    Ok(built) => match verify_names(built, &tls.certificate_names) {
+                        Ok(built) => verifier = Some(built),
+                        Err(error) => errors.push(tls.place.problem(error)),
+                    },
                     Err(error) => errors.push(match &tls.crl_file {
                         Some(file) => {
                             file_problem(file, &CertificateError::Content(error.to_string()))
@@ -137,6 +141,7 @@ impl Client {
             return Err(errors);
         };
         made_of.update(format!("{:?}", (&tls.server_name, tls.verify)).as_bytes());
+        made_of.update(format!("{:?}", tls.certificate_names).as_bytes());
         made_of.update(format!("{:?}", (tls.min_version, &tls.alpn, tls.resume)).as_bytes());
         let parts = Parts {
             verifier,
@@ -529,6 +534,10 @@ mod tests {
             },
             ClientTls {
                 server_name: Some("b.example".into()),
+                ..tls.clone()
+            },
+            ClientTls {
+                certificate_names: vec!["b.example".into()],
                 ..tls.clone()
             },
             ClientTls {

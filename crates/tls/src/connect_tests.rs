@@ -195,6 +195,22 @@ async fn sessions_are_resumed_with_the_same_peer_and_name_only() {
 }
 
 #[tokio::test]
+async fn a_certificate_has_one_of_several_names() {
+    let mut rig = Rig::new();
+    let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
+    // The name that the server is asked for does not count.
+    rig.client.certificate_names = names(&["b.example", "a.example"]);
+    assert!(rig.meet(&rig.client(), "c.example").await.is_ok());
+    rig.client.certificate_names = names(&["b.example", "c.example"]);
+    let (cause, text) = rig.fails("a.example").await;
+    assert_eq!(cause, Cause::WrongName);
+    assert!(text.contains("not for c.example"), "{text}");
+    rig.client.certificate_names = names(&["a.example"]);
+    rig.show(&self_signed(&["a.example"]));
+    assert_eq!(rig.fails("a.example").await.0, Cause::Untrusted);
+}
+
+#[tokio::test]
 async fn what_is_wrong_with_a_certificate_is_told() {
     let mut rig = Rig::new();
     let (cause, text) = rig.fails("b.example").await;

@@ -34,6 +34,7 @@ pub mod handshake;
 pub mod identity;
 pub mod listener;
 mod messages;
+mod names;
 pub mod record;
 pub mod server;
 mod sessions;

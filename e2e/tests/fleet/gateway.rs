@@ -13,6 +13,8 @@ use evenkeel_e2e::tls::{Key, make_certificate};
 use evenkeel_e2e::wait_until;
 use serde_json::{Value, json};
 
+use crate::ingress::events;
+
 /// Returns a configuration with gateways that listen on an address.
 pub(crate) fn config(ip: IpAddr) -> String {
     format!(
@@ -23,6 +25,10 @@ pub(crate) fn config(ip: IpAddr) -> String {
 
 pub(crate) const GATEWAYS: &str = "/apis/gateway.networking.k8s.io/v1/namespaces/shop/gateways";
 pub(crate) const ROUTES: &str = "/apis/gateway.networking.k8s.io/v1/namespaces/shop/httproutes";
+pub(crate) const POLICIES: &str =
+    "/apis/gateway.networking.k8s.io/v1/namespaces/shop/backendtlspolicies";
+pub(crate) const UDP_ROUTES: &str =
+    "/apis/gateway.networking.k8s.io/v1alpha2/namespaces/shop/udproutes";
 const TCP_ROUTES: &str = "/apis/gateway.networking.k8s.io/v1alpha2/namespaces/shop/tcproutes";
 
 /// A cluster with the Gateway API, the rights of the balancer, and the service `shop/web`.
@@ -77,7 +83,7 @@ impl Cluster {
             );
         }
         wait_until("the API server has the kinds", || {
-            [GATEWAYS, ROUTES, TCP_ROUTES]
+            [GATEWAYS, ROUTES, TCP_ROUTES, UDP_ROUTES, POLICIES]
                 .iter()
                 .all(|path| server.get_object(path).is_some())
         });
@@ -106,11 +112,16 @@ impl Cluster {
 
     /// Creates a service of `shop` whose only endpoint is a member.
     pub(crate) fn serve(&self, name: &str, member: &Member) {
+        self.serve_at(name, member.address().port(), "TCP");
+    }
+
+    /// Creates a service of `shop` whose only endpoint is a port of this machine.
+    pub(crate) fn serve_at(&self, name: &str, port: u16, protocol: &str) {
         let service = json!({
             "apiVersion": "v1",
             "kind": "Service",
             "metadata": { "name": name },
-            "spec": { "ports": [{ "name": "http", "port": 80, "targetPort": 8080 }] },
+            "spec": { "ports": [{ "name": "http", "port": 80, "targetPort": 8080, "protocol": protocol }] },
         });
         self.create("/api/v1/namespaces/shop/services", service);
         let slice = json!({
@@ -119,7 +130,7 @@ impl Cluster {
             "metadata": { "name": format!("{name}-1"), "labels": { "kubernetes.io/service-name": name } },
             "addressType": "IPv4",
             "endpoints": [{ "addresses": [self.ip], "conditions": { "ready": true } }],
-            "ports": [{ "name": "http", "protocol": "TCP", "port": member.address().port() }],
+            "ports": [{ "name": "http", "protocol": protocol, "port": port }],
         });
         self.create(
             "/apis/discovery.k8s.io/v1/namespaces/shop/endpointslices",
@@ -150,7 +161,7 @@ impl Cluster {
     }
 
     /// Creates a route of gateway `front` for a host.
-    fn route(&self, name: &str, host: &str, rule: Value) {
+    pub(crate) fn route(&self, name: &str, host: &str, rule: Value) {
         self.create(
             ROUTES,
             json!({
@@ -261,6 +272,15 @@ fn a_gateway_serves_its_routes() {
         "/parents/0",
         ("Accepted", "False", "UnsupportedValue"),
     );
+    for (name, reason) in [("lost", "RefsNotResolved"), ("odd", "NotAccepted")] {
+        wait_until(&format!("an event about {name} says {reason}"), || {
+            let found = events(&cluster, name);
+            found
+                .iter()
+                .any(|(of, message)| of == reason && !message.is_empty())
+        });
+    }
+    assert_eq!(events(&cluster, "a"), []);
     assert_eq!(ask_gateway(at, "a.example"), ("200".into(), "a".into()));
     // The configuration refuses the name of a cookie: only this route is left out.
     let bound = json!({ "sessionPersistence": { "sessionName": "a b" }, "backendRefs": [{ "name": "a", "port": 80 }] });
@@ -321,7 +341,7 @@ fn a_gateway_serves_its_routes() {
     wait_for_answer(at, "a.example", ("404", ""));
     assert_eq!(ask_gateway(at, "lost.example"), ("200".into(), "b".into()));
     let kinds = balancer.admin_json("/v1/kubernetes/kinds");
-    assert_eq!(kinds.as_array().unwrap().len(), 11, "{kinds}");
+    assert_eq!(kinds.as_array().unwrap().len(), 15, "{kinds}");
     // Documented metrics are there.
     let page = balancer.admin_get("/metrics");
     let manual = include_str!("../../../docs/admin-api.md").lines();

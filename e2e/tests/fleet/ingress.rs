@@ -48,8 +48,8 @@ fn status_at(at: SocketAddr, host: &str, path: &str) -> String {
     String::from_utf8_lossy(&answer.stdout).into_owned()
 }
 
-/// Returns the reasons and messages of the events about an Ingress.
-fn events(cluster: &Cluster, name: &str) -> Vec<(String, String)> {
+/// Returns the reasons and messages of the events about an object of the namespace.
+pub(crate) fn events(cluster: &Cluster, name: &str) -> Vec<(String, String)> {
     let list = cluster.server.get_object(EVENTS).unwrap_or_default();
     let all = list["items"].as_array().cloned().unwrap_or_default();
     let own = all.iter().filter(|of| of["involvedObject"]["name"] == name);
@@ -177,7 +177,7 @@ fn an_ingress_is_served_with_its_annotations() {
     assert_eq!(ask_gateway(at, "b.example"), ("200".into(), "b".into()));
     wait_until("the next process follows all kinds", || {
         let kinds = balancer.admin_json("/v1/kubernetes/kinds");
-        kinds.as_array().is_some_and(|kinds| kinds.len() == 13)
+        kinds.as_array().is_some_and(|kinds| kinds.len() == 17)
     });
     wait_until("the next process has looked at the Ingresses", || {
         balancer.log().contains("Ingress shop/shut: Ignored")

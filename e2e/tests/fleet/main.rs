@@ -6,6 +6,7 @@ mod deployment;
 mod ejections;
 mod faults;
 mod gateway;
+mod gateway_members;
 mod inference_pools;
 mod ingress;
 mod kubernetes;

@@ -233,6 +233,10 @@ fn members_get_what_a_route_makes_of_a_request() {
         path = "/root/*"
         rewrite_prefix = "/"
         group = "api"
+        [[rule.web.routes]]
+        path = "/one/*"
+        rewrite_path = "/whole/"
+        group = "api"
     "#;
     for listen in ["", "http2"] {
         let server = Server::nginx_telling("api", listen);
@@ -262,6 +266,8 @@ fn members_get_what_a_route_makes_of_a_request() {
                 ("/api/v1?x", "/v2?x"),
                 ("/root", "/"),
                 ("/root/a/b", "/a/b"),
+                ("/one", "/whole/"),
+                ("/one/%41/x?a=b", "/whole/?a=b"),
             ] {
                 let told = body(&balancer, client, target, &more);
                 assert_eq!(told.split('|').nth(2), Some(wanted), "{client} {target}");

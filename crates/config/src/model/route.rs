@@ -87,6 +87,8 @@ section! {
         /// Replacement for the prefix in `path`, in requests to members, or in `{path}` of a redirect. For
         /// example, with `path = "/api/*"` and `rewrite_prefix = "/v2"`, `/api/x` becomes `/v2/x`.
         rewrite_prefix: Option<String> [Text(PREFIX)] = None; r#""/v2""#,
+        /// Path in requests to members, instead of the whole path of the request. The query stays.
+        rewrite_path: Option<String> [Text(PREFIX)] = None; r#""/index.html""#,
         /// Changes to the fields of requests to members: a table, see below.
         request_fields: FieldChanges = FieldChanges::default(); r#"{ set = { "X-Real-IP" = "{client}" }, remove = ["Cookie"] }"#,
         /// Authentication for the route, instead of the rule's ([users](routing.md#passwords), or [a

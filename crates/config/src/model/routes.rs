@@ -8,6 +8,7 @@ use super::group_name::unknown_group;
 use super::limits::RequestLimit;
 use super::models::Models;
 use super::route::{ROUTE, Route, Routes};
+use crate::routing::path::WHOLE_PATH;
 use crate::routing::template::{Part, Template};
 use crate::routing::{Conditions, Pattern, depth};
 use crate::schema::document::Span;
@@ -160,7 +161,8 @@ fn check_action(table: &Table<'_>, report: &mut Report<'_>) {
 }
 
 /// Keys of a route that only members' answers need.
-const OF_MEMBERS: [&str; 17] = [
+const OF_MEMBERS: [&str; 18] = [
+    "rewrite_path",
     "request_fields",
     "max_body",
     "retry_statuses",
@@ -278,6 +280,15 @@ fn check_redirect(
 }
 
 fn check_rewrite(route: &mut Route, table: &Table<'_>, report: &mut Report<'_>) {
+    if route.rewrite_path.is_some() {
+        if route.rewrite_prefix.is_some() {
+            let message =
+                "is set beside `rewrite_path`, which replaces the whole path: remove a key";
+            table.report_problem("rewrite_prefix", message, report);
+        }
+        route.depth = WHOLE_PATH;
+        return;
+    }
     if route.rewrite_prefix.is_none() {
         return;
     }

@@ -120,6 +120,9 @@ section! {
         /// either a name or an IP address. Set a name if you give addresses, but your certificates contain a
         /// name.
         server_name: Option<String> [Text(HOST_NAME)] = None; r#""backend.example.org""#,
+        /// Names of which the certificate must have one, instead of `server_name` or the host in the address.
+        /// The balancer still asks for `server_name`.
+        certificate_names: Vec<String> [Text(HOST_NAME)] = Vec::new(); r#"["a.example.org", "b.example.org"]"#,
         /// Certificate to show to the server on request, with the intermediate certificates (PEM). Needed if
         /// your servers require client certificates.
         certificate: Option<FileName> = None; r#""/etc/evenkeel/balancer.pem""#,
@@ -228,7 +231,7 @@ impl Field for ClientTls {
         if self.key.is_some() && self.certificate.is_none() {
             table.report_problem("key", "needs the `certificate` that it belongs to", report);
         }
-        for key in ["ca_file", "crl_file"] {
+        for key in ["ca_file", "crl_file", "certificate_names"] {
             if !self.verify && table.has_key(key) {
                 table.report_problem(key, "has no effect with `verify = false`", report);
             }

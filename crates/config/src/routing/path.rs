@@ -145,10 +145,16 @@ pub(super) fn normalize_segment<'a>(
     space.get(..len)
 }
 
+/// Number of segments of a path that is replaced as a whole: more than a path has.
+pub const WHOLE_PATH: usize = usize::MAX;
+
 /// Rest of `path` after the first `segments` segments: empty, or with a slash at the beginning.
 pub fn rest_after(path: &str, segments: usize) -> &str {
     let mut rest = path;
     for _ in 0..segments {
+        if rest.is_empty() {
+            break;
+        }
         let segment = rest.strip_prefix('/').unwrap_or(rest);
         let end = segment.find('/').unwrap_or(segment.len());
         rest = segment.get(end..).unwrap_or_default();
@@ -236,6 +242,8 @@ mod tests {
             ("/a/b/c", 2, "/c"),
             ("/a", 0, "/a"),
             ("/a", 5, ""),
+            ("/a/b/", WHOLE_PATH, ""),
+            ("*", WHOLE_PATH, ""),
         ] {
             assert_eq!(rest_after(path, segments), rest, "{path}");
         }

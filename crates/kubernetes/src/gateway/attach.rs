@@ -5,8 +5,9 @@ use std::collections::BTreeMap;
 use serde_json::{Map, Value, json};
 
 use super::conditions::{Condition, list_conditions};
+use super::listener_sets::SetName;
 use super::listeners::{Frontend, ListenerState};
-use super::objects::{GROUP, Kind, Metadata, ObjectName, Objects, ParentRef};
+use super::objects::{EXPERIMENTAL_GROUP, GROUP, Kind, Metadata, ObjectName, Objects, ParentRef};
 
 /// Listener that takes a route.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -105,20 +106,30 @@ pub(crate) fn attach_route(
     route: &RouteFacts<'_>,
     listeners: &[ListenerState<'_>],
     by_gateway: &BTreeMap<ObjectName, Vec<usize>>,
+    by_set: &BTreeMap<SetName, Vec<usize>>,
     objects: &Objects,
 ) -> (Vec<Parent>, Vec<Attachment>) {
     let (mut parents, mut attachments): (_, Vec<Attachment>) = (Vec::new(), Vec::new());
     for parent in route.parents {
         let group = parent.group.as_deref().unwrap_or(GROUP);
         let kind = parent.kind.as_deref().unwrap_or("Gateway");
-        if (group, kind) != (GROUP, "Gateway") {
-            continue;
-        }
         let namespace = parent.namespace.as_deref();
         let namespace = namespace.unwrap_or(&route.metadata.namespace);
-        let gateway = ObjectName::new(namespace, &parent.name);
-        let Some(numbers) = by_gateway.get(&gateway) else {
+        let object = ObjectName::new(namespace, &parent.name);
+        let numbers = match (group, kind) {
+            (GROUP, "Gateway") => by_gateway.get(&object),
+            (GROUP, "ListenerSet") => by_set.get(&(Kind::ListenerSet, object.clone())),
+            (EXPERIMENTAL_GROUP, "XListenerSet") => {
+                by_set.get(&(Kind::XListenerSet, object.clone()))
+            }
+            _ => None,
+        };
+        let Some(numbers) = numbers else {
             continue;
+        };
+        let gateway = match kind {
+            "Gateway" => format!("gateway {object}"),
+            kind => format!("{kind} {object}"),
         };
         let of_gateway =
             { numbers.iter() }.filter_map(|number| Some((*number, listeners.get(*number)?)));
@@ -138,7 +149,7 @@ pub(crate) fn attach_route(
             .filter(|(_, of)| {
                 of.allows_route(
                     route.kind,
-                    &gateway.namespace,
+                    &of.home().namespace,
                     &route.metadata.namespace,
                     objects,
                 )
@@ -150,19 +161,19 @@ pub(crate) fn attach_route(
             .collect();
         entry.refusal = if wanted.is_empty() {
             let message = format!(
-                "gateway {gateway} has no listener with this name and port; change sectionName and port of the parentRef"
+                "{gateway} has no listener with this name and port; change sectionName and port of the parentRef"
             );
             refuse("NoMatchingParent", message)
         } else if allowed.is_empty() {
             let message = format!(
-                "no listener of gateway {gateway} allows a {} of namespace {}; change allowedRoutes of a listener",
+                "no listener of {gateway} allows a {} of namespace {}; change allowedRoutes of a listener",
                 route.kind.name(),
                 route.metadata.namespace
             );
             refuse("NotAllowedByListeners", message)
         } else if serving.is_empty() {
             let message = format!(
-                "no listener of gateway {gateway} serves any of the hostnames; change the hostnames of the route or of a listener"
+                "no listener of {gateway} serves any of the hostnames; change the hostnames of the route or of a listener"
             );
             refuse("NoMatchingListenerHostname", message)
         } else {

@@ -8,8 +8,10 @@ use evenkeel_config::ServicePort;
 use super::conditions::Refusal;
 use super::grants::is_granted;
 use super::objects::{
-    BackendRef, GROUP, INFERENCE_GROUP, Kind, ObjectName, Objects, Reference, SessionPersistence,
+    self, BackendRef, GROUP, INFERENCE_GROUP, Kind, ObjectName, Objects, Reference,
+    SessionPersistence,
 };
+use super::policies::Policies;
 use super::pools;
 use super::text::{Owner, Text, hash_of, quote, short_name};
 
@@ -123,6 +125,10 @@ pub(crate) enum Protocol {
 pub(crate) enum Members {
     /// Endpoints of a port of a service.
     Service(u16, Protocol),
+    /// Endpoints of a port of a service for datagrams: the number of the port, and the name, if the port has one.
+    Datagrams(u16, Option<String>),
+    /// Endpoints of a port of a service that speak TLS, with the line that says how.
+    Tls(u16, Protocol, String),
     /// Engines of a pool: pods and ports, as members of a configuration name them.
     Pool(Vec<ServicePort>),
     /// Endpoints of a port of a service, with further lines of the group.
@@ -151,6 +157,19 @@ impl Group {
         match &self.members {
             Members::Service(port, protocol) => {
                 text.line(&list(&[format!("{}:{port}", self.target)]));
+                if *protocol == Protocol::Http2 {
+                    text.line("member_protocol = \"h2\"");
+                }
+            }
+            Members::Datagrams(port, name) => {
+                // A port for TCP may have the same number, and has another name.
+                let port = port.to_string();
+                let port = name.as_deref().unwrap_or(&port);
+                text.line(&list(&[format!("{}:{port}", self.target)]));
+            }
+            Members::Tls(port, protocol, line) => {
+                text.line(&list(&[format!("{}:{port}", self.target)]));
+                text.line(line);
                 if *protocol == Protocol::Http2 {
                     text.line("member_protocol = \"h2\"");
                 }
@@ -293,6 +312,9 @@ impl Groups {
         let port = match &group.members {
             Members::Service(port, Protocol::Plain) => port.to_string(),
             Members::Service(port, Protocol::Http2) => format!("{port}.h2"),
+            Members::Datagrams(port, _) => format!("{port}.udp"),
+            Members::Tls(port, Protocol::Plain, _) => format!("{port}.tls"),
+            Members::Tls(port, Protocol::Http2, _) => format!("{port}.tls.h2"),
             Members::Pool(_) => "pool".into(),
             Members::Tuned(port, lines) => format!("{port}.{:016x}", hash_of(lines)),
         };
@@ -365,6 +387,7 @@ impl Groups {
 #[derive(Clone, Copy)]
 pub(crate) struct Referrer<'o> {
     pub(crate) objects: &'o Objects,
+    pub(crate) policies: &'o Policies,
     pub(crate) kind: Kind,
     pub(crate) namespace: &'o str,
 }
@@ -410,10 +433,10 @@ impl Referrer<'_> {
         }
         let members = match is_pool {
             true => Members::Pool(pools::list_engines(self.objects, &name)?),
-            false => {
-                let (port, protocol) = self.find_port(target, &name)?;
-                Members::Service(port, protocol)
-            }
+            false => match self.find_port(target, &name)? {
+                Some(members) => members,
+                None => return Ok(groups.use_nobody()),
+            },
         };
         Ok(groups.add(Group {
             target: name,
@@ -422,12 +445,13 @@ impl Referrer<'_> {
         }))
     }
 
-    /// Returns the port of a service to which a target refers, and the protocol of its members.
+    /// Returns the members of a service to which a target refers: those of a port. `None` if requests fail, because
+    /// certificates of members cannot be verified.
     ///
     /// # Errors
     ///
     /// The reason why the service or the port cannot be used.
-    fn find_port(self, target: &Reference, name: &ObjectName) -> Result<(u16, Protocol), Refusal> {
+    fn find_port(self, target: &Reference, name: &ObjectName) -> Result<Option<Members>, Refusal> {
         let not_found = |message| ("BackendNotFound", message);
         let service = self.objects.services.get(name);
         let service =
@@ -437,35 +461,68 @@ impl Referrer<'_> {
                 "the reference to Service {name} has no port; add one"
             )));
         };
-        let ports = &service.spec.ports;
-        let port = ports
-            .iter()
-            .find(|port| port.port == number && port.protocol.as_deref().unwrap_or("TCP") == "TCP");
+        let is_udp = self.kind == Kind::UdpRoute;
+        let transport = if is_udp { "UDP" } else { "TCP" };
+        let port = { service.spec.ports.iter() }.find(|port| {
+            port.port == number && port.protocol.as_deref().unwrap_or("TCP") == transport
+        });
         let Some(port) = port else {
             return Err(not_found(format!(
-                "Service {name} has no port {number} of TCP; choose one of its ports"
+                "Service {name} has no port {number} of {transport}; choose one of its ports"
             )));
         };
+        let port_name = port.name.as_deref().filter(|name| !name.is_empty());
+        let number_text = number.to_string();
+        let wanted = port_name.filter(|_| is_udp).unwrap_or(&number_text);
         if service.spec.kind.as_deref() == Some("ExternalName")
-            || ServicePort::from_text(&format!("{name}:{number}")).is_none()
+            || ServicePort::from_text(&format!("{name}:{wanted}")).is_none()
         {
             let message =
                 format!("Service {name} has no endpoints of its own; name another Service");
             return Err(("UnsupportedProtocol", message));
         }
-        let protocol = match port.app_protocol.as_deref() {
+        if is_udp {
+            let port_name = port_name.map(str::to_owned);
+            return Ok(Some(Members::Datagrams(number, port_name)));
+        }
+        // Connections of a TLSRoute end at the members.
+        let tls = match self.kind {
+            Kind::TlsRoute => None,
+            _ => self.policies.find_line(name, port),
+        };
+        let protocol = self.find_protocol(name, port, tls.is_some())?;
+        Ok(match tls {
+            None => Some(Members::Service(number, protocol)),
+            Some(Ok(line)) => Some(Members::Tls(number, protocol, line.to_owned())),
+            Some(Err(_)) if self.kind.is_of_requests() => None,
+            Some(Err(message)) => return Err(("InvalidBackendTLSPolicy", message)),
+        })
+    }
+
+    /// Returns the protocol of the members at a port of a service.
+    ///
+    /// # Errors
+    ///
+    /// The balancer does not speak the protocol.
+    fn find_protocol(
+        self,
+        name: &ObjectName,
+        port: &objects::ServicePort,
+        has_tls: bool,
+    ) -> Result<Protocol, Refusal> {
+        Ok(match port.app_protocol.as_deref() {
             _ if !self.kind.is_of_requests() => Protocol::Plain,
-            Some(protocol @ ("kubernetes.io/wss" | "https")) => {
+            Some(protocol @ ("kubernetes.io/wss" | "https")) if !has_tls => {
                 let message = format!(
-                    "port {number} of Service {name} has appProtocol {protocol}, which is not supported; name a port without TLS"
+                    "port {} of Service {name} has appProtocol {protocol}, which needs a BackendTLSPolicy; create one, or name a port without TLS",
+                    port.port
                 );
                 return Err(("UnsupportedProtocol", message));
             }
             Some("kubernetes.io/h2c") => Protocol::Http2,
             _ if self.kind == Kind::GrpcRoute => Protocol::Http2,
             _ => Protocol::Plain,
-        };
-        Ok((number, protocol))
+        })
     }
 
     /// Returns the groups of targets with their weights, and the reason why some targets cannot be used. Without a
@@ -500,7 +557,8 @@ impl Referrer<'_> {
             return (Vec::new(), refusal);
         }
         if failing > 0 {
-            found.insert(groups.use_nobody(), failing);
+            let sum = found.entry(groups.use_nobody()).or_default();
+            *sum = sum.saturating_add(failing).min(MOST);
         }
         (found.into_iter().collect(), refusal)
     }

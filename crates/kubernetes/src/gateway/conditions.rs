@@ -46,7 +46,8 @@ impl Condition {
 const MAX_MESSAGE: usize = 4_096;
 
 /// Types of conditions that the controller writes. Conditions of other types belong to others, and stay.
-const OWN: [&str; 5] = [
+const OWN: [&str; 6] = [
+    "AttachedListenerSets",
     "Accepted",
     "Programmed",
     "ResolvedRefs",
@@ -154,40 +155,54 @@ pub fn merge_status(wanted: &Value, current: &Value, controller: &str, now: &str
     if let Some(balancer) = wanted.get("loadBalancer") {
         merged.insert("loadBalancer".into(), balancer.clone());
     }
-    if wanted.get("parents").is_some() {
-        let before = list(current, "parents");
-        let mut own = list(wanted, "parents");
-        // Older InferencePools have no `controllerName`: the reference is enough.
-        let references: Vec<_> = own.iter().map(|of| of.get("parentRef").cloned()).collect();
-        let is_own = |of: &Value| match of.get("controllerName") {
-            Some(name) => name == controller,
-            None => references.contains(&of.get("parentRef").cloned()),
-        };
-        for parent in &mut own {
-            let reference = parent.get("parentRef");
-            let known = { before.iter() }
-                .find(|of| is_own(of) && of.get("parentRef") == reference)
-                .and_then(|known| known.get("conditions"));
-            let known = known.unwrap_or(&none).clone();
-            merge_inside(parent, &known, now);
+    for (key, reference) in [("parents", "parentRef"), ("ancestors", "ancestorRef")] {
+        if wanted.get(key).is_some() {
+            let (before, own) = (list(current, key), list(wanted, key));
+            let entries = merge_entries(own, before, reference, controller, now);
+            merged.insert(key.into(), entries.into());
         }
-        // Entries stay where they are, so that two controllers do not move each other's.
-        let mut parents: Vec<Value> = Vec::new();
-        for known in before {
-            if !is_own(&known) {
-                parents.push(known);
-                continue;
-            }
-            let same = { own.iter() }.position(|of| of.get("parentRef") == known.get("parentRef"));
-            parents.extend(same.map(|at| own.remove(at)));
-        }
-        parents.extend(own);
-        merged.insert("parents".into(), parents.into());
     }
     let is_same = merged.iter().all(|(key, value)| {
         current.get(key).unwrap_or(&none) == value || is_empty(value, current.get(key))
     });
     (!is_same).then(|| merged.into())
+}
+
+/// Returns the entries of a status: those of this controller become `own`, and those of others in `before` stay. The
+/// field `key` of an entry has the object that the entry is about.
+fn merge_entries(
+    mut own: Vec<Value>,
+    before: Vec<Value>,
+    key: &str,
+    controller: &str,
+    now: &str,
+) -> Vec<Value> {
+    // Older InferencePools have no `controllerName`: the reference is enough.
+    let references: Vec<_> = own.iter().map(|of| of.get(key).cloned()).collect();
+    let is_own = |of: &Value| match of.get("controllerName") {
+        Some(name) => name == controller,
+        None => references.contains(&of.get(key).cloned()),
+    };
+    for entry in &mut own {
+        let reference = entry.get(key);
+        let known = { before.iter() }
+            .find(|of| is_own(of) && of.get(key) == reference)
+            .and_then(|known| known.get("conditions"));
+        let known = known.unwrap_or(&Value::Null).clone();
+        merge_inside(entry, &known, now);
+    }
+    // Entries stay where they are, so that two controllers do not move each other's.
+    let mut merged: Vec<Value> = Vec::new();
+    for known in before {
+        if !is_own(&known) {
+            merged.push(known);
+            continue;
+        }
+        let same = { own.iter() }.position(|of| of.get(key) == known.get(key));
+        merged.extend(same.map(|at| own.remove(at)));
+    }
+    merged.extend(own);
+    merged
 }
 
 /// True if an empty list stands where there is nothing.

@@ -14,10 +14,10 @@ use tokio::time::{sleep, timeout};
 use tracing::{debug, error, info, warn};
 
 use super::conditions::Status;
-use super::events::EventWriter;
+use super::events::{EventWriter, Facts};
 use super::ingress::Notice;
 use super::leader::{Candidate, Term};
-use super::objects::{ByName, Gateway, Kind, ObjectName, Objects};
+use super::objects::{ByName, Gateway, Kind, ListenerSet, Object, ObjectName, Objects};
 use super::settings::Settings;
 use super::translate::settle::{Kept, translate_again};
 use super::translate::{Refused, Translation};
@@ -135,6 +135,7 @@ impl KindFollower {
 
     async fn run(mut self) {
         let (kind, world) = (self.store.kind, Arc::clone(&self.store.world));
+        world.wait_for_demand(kind).await;
         loop {
             let pause = match self.follower.watcher.next_question() {
                 Question::List(_) => self.list().await,
@@ -171,8 +172,11 @@ fn follow(plan: &Plan, store: &KindStore, version: usize) -> Follower<KindStore>
     Follower::new(Arc::clone(&plan.api), collection, plan.silence, watcher)
 }
 
-/// Returns true if both have the same gateways with the same specifications.
-fn have_same_specs(some: &ByName<Gateway>, others: &ByName<Gateway>) -> bool {
+/// Returns true if both have the same objects with the same specifications.
+fn have_same_specs<S: Default + PartialEq>(
+    some: &ByName<Object<S>>,
+    others: &ByName<Object<S>>,
+) -> bool {
     let mut pairs = some.iter().zip(others);
     some.len() == others.len()
         && pairs.all(|((name, gateway), (other_name, other))| {
@@ -204,6 +208,8 @@ struct Applier {
     refused: Refused,
     /// Gateways when owners were refused.
     gateways: ByName<Gateway>,
+    /// ListenerSets, and XListenerSets, when owners were refused.
+    sets: [ByName<ListenerSet>; 2],
     /// Parts of the translation before.
     kept: Kept,
     pace: Pace,
@@ -217,6 +223,7 @@ impl Applier {
             counts: Arc::clone(counts),
             refused: Refused::new(),
             gateways: ByName::new(),
+            sets: [ByName::new(), ByName::new()],
             kept: Kept::default(),
             pace: Pace::default(),
         }
@@ -225,9 +232,14 @@ impl Applier {
     /// Translates objects, and puts the configuration into effect. Returns the statuses, if that went well, and the time
     /// after which it is to be tried again.
     async fn apply(&mut self, objects: &Arc<Objects>) -> (Option<Outcome>, Option<Duration>) {
-        if !have_same_specs(&self.gateways, &objects.gateways) {
+        let sets = [&objects.listener_sets, &objects.x_listener_sets];
+        let mut pairs = self.sets.iter().zip(sets);
+        if !have_same_specs(&self.gateways, &objects.gateways)
+            || !pairs.all(|(known, now)| have_same_specs(known, now))
+        {
             self.refused.clear();
             self.gateways.clone_from(&objects.gateways);
+            self.sets = sets.map(ByName::clone);
         }
         let settings = self.settings.with_service_addresses(objects);
         for _ in 0..TRIES {
@@ -325,10 +337,14 @@ impl Applier {
 pub(crate) async fn apply_once(plan: Plan, manager: Arc<Manager>, counts: Arc<Counts>) {
     let world = Arc::new(World::new(&plan.settings));
     let mut tasks = JoinSet::new();
-    for kind in { Kind::ALL.into_iter() }.filter(|kind| plan.settings.follows(*kind)) {
-        tasks.spawn(KindFollower::new(&plan, kind, &world).list_until_known());
+    let followed = { Kind::ALL.into_iter() }.filter(|kind| plan.settings.follows(*kind));
+    let (later, first): (Vec<Kind>, Vec<Kind>) = followed.partition(|kind| kind.is_on_demand());
+    for kinds in [first, later] {
+        for kind in kinds.into_iter().filter(|kind| world.needs(*kind)) {
+            tasks.spawn(KindFollower::new(&plan, kind, &world).list_until_known());
+        }
+        while tasks.join_next().await.is_some() {}
     }
-    while tasks.join_next().await.is_some() {}
     if let Some(objects) = world.objects() {
         let mut applier = Applier::new(&plan, &manager, &counts);
         applier.apply(&Arc::new(objects)).await;
@@ -355,16 +371,17 @@ pub(crate) async fn control(
         term
     });
     *counts.term.lock() = term.clone();
-    let (noted, notices) = watch::channel(Arc::new(Vec::new()));
-    if let Some(ingress) = &plan.settings.ingress {
-        let events = EventWriter {
-            api: Arc::clone(&api),
-            controller: ingress.controller.clone(),
-            node: plan.node.clone(),
-            term: term.clone(),
-        };
-        tasks.spawn(events.run(notices));
-    }
+    let (noted, facts) = watch::channel(Arc::new(Facts::default()));
+    let ingress = plan.settings.ingress.as_ref();
+    let events = EventWriter {
+        api: Arc::clone(&api),
+        world: Arc::clone(&world),
+        controller: controller.clone(),
+        ingress_controller: ingress.map(|of| of.controller.clone()).unwrap_or_default(),
+        node: plan.node.clone(),
+        term: term.clone(),
+    };
+    tasks.spawn(events.run(facts));
     tasks.spawn(Writer::new(api, Arc::clone(&world), controller, written, term).run(statuses));
     let mut applier = Applier::new(&plan, &manager, &counts);
     let mut retry: Option<Duration> = None;
@@ -385,8 +402,10 @@ pub(crate) async fn control(
         let outcome;
         (outcome, retry) = applier.apply(&objects).await;
         if let Some(outcome) = outcome {
-            wanted.send_replace(Arc::new(outcome.statuses));
-            noted.send_replace(Arc::new(outcome.notices));
+            let statuses = Arc::new(outcome.statuses);
+            wanted.send_replace(Arc::clone(&statuses));
+            let notices = outcome.notices;
+            noted.send_replace(Arc::new(Facts { notices, statuses }));
         }
     }
 }

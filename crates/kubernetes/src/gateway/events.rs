@@ -1,4 +1,4 @@
-//! Events about Ingresses, which have no conditions: written once for each change, at a bounded rate.
+//! Events about objects that cannot be served as they are written: written once for each change, at a bounded rate.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -8,13 +8,15 @@ use evenkeel_tls::certificate::unix_now;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio::time::sleep;
-use tracing::warn;
+use tracing::{debug, warn};
 
-use super::conditions::format_time;
+use super::conditions::{Status, format_time};
 use super::ingress::Notice;
 use super::leader::{Term, is_leading};
-use super::objects::INGRESS_GROUP;
+use super::notices::StatusNotices;
+use super::objects::Kind;
 use super::text::hash_of;
+use super::world::World;
 use crate::api::{Api, status_of};
 use crate::watcher::{Pace, refusal_of};
 
@@ -24,14 +26,23 @@ const PAUSE: Duration = Duration::from_millis(200);
 /// Longest message of an event; the API server has the same bound.
 const MAX_MESSAGE: usize = 1_024;
 
-/// Reports that people are to know.
-pub(crate) type Notices = watch::Receiver<Arc<Vec<Notice>>>;
+/// Facts that people are to know.
+#[derive(Debug, Default)]
+pub(crate) struct Facts {
+    /// Reports about Ingresses, which have no conditions.
+    pub(crate) notices: Vec<Notice>,
+    /// Statuses of all objects.
+    pub(crate) statuses: Arc<Vec<Arc<Status>>>,
+}
 
 /// Writer of events.
 pub(crate) struct EventWriter {
     pub(crate) api: Arc<Api>,
-    /// Name of the controller.
+    pub(crate) world: Arc<World>,
+    /// Name of the controller of gateways.
     pub(crate) controller: String,
+    /// Name of the controller of Ingresses.
+    pub(crate) ingress_controller: String,
     /// Name of the balancer.
     pub(crate) node: String,
     /// Term of this balancer as the leader; `None` if each balancer writes.
@@ -40,7 +51,8 @@ pub(crate) struct EventWriter {
 
 /// Returns a number that stands for a report: the same report has the same one in each process.
 fn key_of(notice: &Notice) -> u64 {
-    hash_of(&(&notice.uid, &notice.object, notice.reason, &notice.message))
+    let of = notice;
+    hash_of(&(&of.uid, of.kind, &of.object, of.reason, &of.message))
 }
 
 /// Returns the beginning of a message.
@@ -57,7 +69,13 @@ fn shorten(message: &str) -> &str {
 
 /// Writes an event as the API server takes one. Its name is that of the report, so that a report of several balancers,
 /// or of a process and the next one, is one event.
-fn write_event(notice: &Notice, controller: &str, node: &str, now: &str) -> Value {
+fn write_event(
+    notice: &Notice,
+    api_version: &str,
+    controller: &str,
+    node: &str,
+    now: &str,
+) -> Value {
     let name: String = notice.object.name.chars().take(200).collect();
     json!({
         "apiVersion": "v1",
@@ -67,8 +85,8 @@ fn write_event(notice: &Notice, controller: &str, node: &str, now: &str) -> Valu
             "namespace": notice.object.namespace,
         },
         "involvedObject": {
-            "apiVersion": format!("{INGRESS_GROUP}/v1"),
-            "kind": "Ingress",
+            "apiVersion": format!("{}/{api_version}", notice.kind.api_group()),
+            "kind": notice.kind.name(),
             "namespace": notice.object.namespace,
             "name": notice.object.name,
             "uid": notice.uid,
@@ -86,28 +104,42 @@ fn write_event(notice: &Notice, controller: &str, node: &str, now: &str) -> Valu
     })
 }
 
+/// Logs reports that are new. People read those about gateways and routes in conditions, so the log has them for those
+/// who look closely.
+fn log_new(notices: &[Notice], logged: &mut HashSet<u64>) {
+    for notice in notices.iter().filter(|of| logged.insert(key_of(of))) {
+        let (kind, object, reason) = (notice.kind.name(), &notice.object, notice.reason);
+        let message = shorten(&notice.message);
+        match notice.kind {
+            Kind::Ingress => warn!("gateways: {kind} {object}: {reason}: {message}"),
+            _ => debug!("gateways: {kind} {object}: {reason}: {message}"),
+        }
+    }
+}
+
 impl EventWriter {
-    /// Writes events for as long as somebody has any.
-    pub(crate) async fn run(mut self, mut notices: Notices) {
+    /// Writes events for as long as somebody has facts.
+    pub(crate) async fn run(mut self, mut facts: watch::Receiver<Arc<Facts>>) {
         // Reports that are logged, and those of which there are events.
         let (mut logged, mut written) = (HashSet::new(), HashSet::new());
+        let mut of_statuses = StatusNotices::default();
         let (mut pace, mut told) = (Pace::default(), false);
-        while notices.changed().await.is_ok() {
+        while facts.changed().await.is_ok() {
+            let mut all: Vec<Notice> = Vec::new();
+            let mut is_read = false;
             loop {
                 if let Some(term) = &mut self.term {
                     // A candidate that is gone ends with this task.
                     let _ = term.wait_for(is_leading).await;
                 }
-                let all = Arc::clone(&notices.borrow_and_update());
-                let keys: HashSet<u64> = all.iter().map(key_of).collect();
-                logged.retain(|key| keys.contains(key));
-                written.retain(|key| keys.contains(key));
-                for notice in all.iter().filter(|of| logged.insert(key_of(of))) {
-                    let (object, reason) = (&notice.object, notice.reason);
-                    warn!(
-                        "gateways: Ingress {object}: {reason}: {}",
-                        shorten(&notice.message)
-                    );
+                if !is_read || facts.has_changed().unwrap_or(false) {
+                    let known = Arc::clone(&facts.borrow_and_update());
+                    all = self.list_notices(&known, &mut of_statuses);
+                    is_read = true;
+                    let keys: HashSet<u64> = all.iter().map(key_of).collect();
+                    logged.retain(|key| keys.contains(key));
+                    written.retain(|key| keys.contains(key));
+                    log_new(&all, &mut logged);
                 }
                 let Some(notice) = all.iter().find(|of| !written.contains(&key_of(of))) else {
                     break;
@@ -120,13 +152,23 @@ impl EventWriter {
                     }
                     Err(message) => {
                         if !std::mem::replace(&mut told, true) {
-                            warn!("gateways: events about Ingresses cannot be written: {message}");
+                            warn!("gateways: events cannot be written: {message}");
                         }
                         sleep(pace.pause_after_failure(None, fastrand::f32())).await;
                     }
                 }
             }
         }
+    }
+
+    /// Returns all reports: those about Ingresses, and those that statuses have.
+    fn list_notices(&self, facts: &Facts, of_statuses: &mut StatusNotices) -> Vec<Notice> {
+        let mut all = facts.notices.clone();
+        all.extend(of_statuses.list(&facts.statuses, |kind, name| {
+            let reported = self.world.find_status(kind, name)?;
+            Some(reported.uid.into())
+        }));
+        all
     }
 
     /// Writes an event.
@@ -136,13 +178,19 @@ impl EventWriter {
     /// The API server takes no events now. What it refuses for good counts as written.
     async fn write(&self, notice: &Notice) -> Result<(), String> {
         let now = format_time(unix_now());
-        let event = write_event(notice, &self.controller, &self.node, &now);
+        let version = self.world.version_of(notice.kind);
+        let version = version.as_deref().unwrap_or("v1");
+        let controller = match notice.kind {
+            Kind::Ingress => &self.ingress_controller,
+            _ => &self.controller,
+        };
+        let event = write_event(notice, version, controller, &self.node, &now);
         let target = format!("/api/v1/namespaces/{}/events", notice.object.namespace);
         let answer = self.api.create(&target, &event.to_string()).await;
         let answer = answer.map_err(|fault| fault.message)?;
         match answer.code {
             401 | 403 | 429 | 500.. => Err(refusal_of(&status_of(&answer)).message),
-            // The event is there, or the Ingress is gone.
+            // The event is there, or the object is gone.
             _ => Ok(()),
         }
     }
@@ -155,6 +203,7 @@ mod tests {
 
     fn notice(message: &str) -> Notice {
         Notice {
+            kind: Kind::HttpRoute,
             object: ObjectName::new("shop", "web"),
             uid: "u".into(),
             reason: "Closed",
@@ -164,8 +213,11 @@ mod tests {
 
     #[test]
     fn a_report_has_one_event() {
-        let write = |notice: &Notice| write_event(notice, "c", "n", "T");
+        let write = |notice: &Notice| write_event(notice, "v1", "c", "n", "T");
         let first = write(&notice("a"));
+        let involved = &first["involvedObject"];
+        assert_eq!(involved["apiVersion"], "gateway.networking.k8s.io/v1");
+        assert_eq!(involved["kind"], "HTTPRoute");
         let name = first["metadata"]["name"].as_str().unwrap();
         assert!(name.starts_with("web.") && name.len() == 20, "{name}");
         assert_eq!(write(&notice("a"))["metadata"], first["metadata"]);

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::values::{Items, Reference, or_default};
+use super::values::{Items, ParentRef, Reference, or_default};
 
 /// Specification of a gateway.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
@@ -15,12 +15,34 @@ pub struct GatewaySpec {
     pub gateway_class_name: String,
     /// Listeners of the gateway.
     pub listeners: Items<Listener>,
+    /// Sets whose listeners the gateway takes.
+    #[serde(deserialize_with = "or_default")]
+    pub allowed_listeners: AllowedListeners,
     /// Wanted addresses.
     pub addresses: Items<GatewayAddress>,
     /// Settings of TLS for all listeners.
     pub tls: Option<Value>,
     /// Infrastructure of the gateway.
     pub infrastructure: Option<Infrastructure>,
+}
+
+/// Specification of a ListenerSet.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct ListenerSetSpec {
+    /// Gateway of the listeners.
+    pub parent_ref: ParentRef,
+    /// Listeners of the set.
+    pub listeners: Items<Listener>,
+}
+
+/// Sets whose listeners a gateway takes.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub struct AllowedListeners {
+    /// Namespaces of the sets; none, if there are none.
+    #[serde(deserialize_with = "or_default")]
+    pub namespaces: RouteNamespaces,
 }
 
 /// Infrastructure of a gateway.
@@ -82,7 +104,7 @@ pub struct AllowedRoutes {
     pub kinds: Items<RouteKind>,
 }
 
-/// Namespaces of routes that may attach to a listener.
+/// Namespaces of routes that may attach to a listener, or of sets whose listeners a gateway takes.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub struct RouteNamespaces {

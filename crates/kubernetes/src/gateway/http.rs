@@ -2,8 +2,9 @@
 
 use std::cmp::Reverse;
 
-use super::backends::{Binding, Groups, Referrer, read_duration};
+use super::backends::{Binding, Groups, NOBODY, Referrer, read_duration};
 use super::conditions::Refusal;
+use super::field_edits::FieldEdits;
 use super::grpc::NO_SERVICE;
 use super::objects::{
     Cors, Filter, HeaderModifier, HttpMatch, HttpRule, Kind, PathChange, Redirect, ValueMatch,
@@ -42,6 +43,8 @@ pub(crate) struct RuleText {
     /// Lines of the actions, but for a redirect.
     lines: Vec<String>,
     redirect: Option<Redirect>,
+    /// True if the path is rewritten for members.
+    rewrites: bool,
     /// True if the prefix of the path is rewritten.
     rewrites_prefix: bool,
     /// Reason why some targets cannot be used.
@@ -233,23 +236,25 @@ impl RuleText {
         for of in matches {
             text.conditions.push(Conditions::read(of)?);
         }
-        let (mut fields, mut host) = (HeaderModifier::default(), None);
+        let mut edits = FieldEdits::default();
         for filter in rule.filters.iter() {
-            text.read_filter(filter, referrer, groups, &mut fields, &mut host)?;
+            text.read_filter(filter, referrer, groups, &mut edits)?;
         }
+        if text.redirect.is_none() {
+            edits.add_filters(&rule.backend_refs)?;
+        }
+        let changes = write_changes(&edits.response, None);
+        let changes = changes.map(|changes| format!("response_fields = {changes}"));
+        text.lines.extend(changes);
         if text.redirect.is_some() {
-            if host.is_some() || text.rewrites_prefix {
+            if edits.host.is_some() || text.rewrites {
                 let message = "RequestRedirect and URLRewrite exclude each other; remove a filter";
                 return Err(message.into());
             }
             text.read_redirect_path()?;
             return text.check_prefix();
         }
-        let mut targets = rule.backend_refs.iter();
-        if targets.any(|target| !target.filters.is_empty()) {
-            return Err("filters of a backendRef are not supported; move them to the rule".into());
-        }
-        let changes = write_changes(&fields, host.as_deref());
+        let changes = write_changes(&edits.request, edits.host.as_deref());
         let binding = rule.session_persistence.as_ref();
         let binding = binding.map(Binding::read).transpose()?;
         let (targets, references) =
@@ -291,34 +296,37 @@ impl RuleText {
         filter: &Filter,
         referrer: Referrer<'_>,
         groups: &mut Groups,
-        fields: &mut HeaderModifier,
-        host: &mut Option<String>,
+        edits: &mut FieldEdits,
     ) -> Result<(), String> {
         match filter.kind.as_str() {
             "RequestHeaderModifier" => {
-                *fields = filter.request_header_modifier.clone().unwrap_or_default();
+                edits.request = filter.request_header_modifier.clone().unwrap_or_default();
             }
             "ResponseHeaderModifier" => {
-                let changes = filter.response_header_modifier.as_ref();
-                let changes = changes.and_then(|changes| write_changes(changes, None));
-                let changes = changes.map(|changes| format!("response_fields = {changes}"));
-                self.lines.extend(changes);
+                edits.response = filter.response_header_modifier.clone().unwrap_or_default();
             }
             "RequestRedirect" => {
                 self.redirect = Some(filter.request_redirect.clone().unwrap_or_default());
             }
             "URLRewrite" => {
                 let rewrite = filter.url_rewrite.clone().unwrap_or_default();
-                *host = rewrite.hostname;
-                if let Some(wrong) = host.as_deref().filter(|host| !is_host(host)) {
+                edits.host = rewrite.hostname;
+                if let Some(wrong) = edits.host.as_deref().filter(|host| !is_host(host)) {
                     return Err(format!("hostname {wrong:?} is no host name; change it"));
                 }
                 if let Some(path) = &rewrite.path {
-                    let prefix = read_prefix(path)?;
-                    let message =
-                        "URLRewrite with ReplaceFullPath is not supported; use ReplacePrefixMatch";
-                    self.lines.push(write_prefix(prefix.ok_or(message)?));
-                    self.rewrites_prefix = true;
+                    self.rewrites = true;
+                    let line = match read_prefix(path)? {
+                        Some(prefix) => {
+                            self.rewrites_prefix = true;
+                            write_prefix(prefix)
+                        }
+                        None => {
+                            let path = path.replace_full_path.as_deref();
+                            format!("rewrite_path = {}", quote(path.unwrap_or("/")))
+                        }
+                    };
+                    self.lines.push(line);
                 }
             }
             "RequestMirror" => self.read_mirror(filter, referrer, groups)?,
@@ -354,6 +362,8 @@ impl RuleText {
             (None, None) => 100.0,
         };
         match referrer.find_group(&mirror.backend_ref, None, groups) {
+            // Certificates of the members cannot be verified.
+            Ok(group) if group == NOBODY => {}
             Ok(group) => self.lines.push(format!(
                 "mirror = {{ group = {}, percent = {:?} }}",
                 quote(&group),

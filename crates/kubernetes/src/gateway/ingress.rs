@@ -12,7 +12,7 @@ use std::net::IpAddr;
 use serde_json::{Value, json};
 
 use super::ingress_spec::{DEFAULT_CLASS, IngressPath, IngressSpec, OLD_CLASS, Target};
-use super::objects::{Ingress, IngressClass, ObjectName, Objects};
+use super::objects::{Ingress, IngressClass, Kind, ObjectName, Objects};
 use super::settings::IngressSettings;
 
 pub(crate) mod annotations;
@@ -179,9 +179,11 @@ pub(crate) fn show_status(addresses: &[String]) -> Value {
 /// Report about an Ingress for people, which becomes an event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Notice {
-    /// Name of the Ingress.
+    /// Kind of the object.
+    pub kind: Kind,
+    /// Name of the object.
     pub object: ObjectName,
-    /// Identity of the Ingress.
+    /// Identity of the object.
     pub uid: String,
     /// Short reason, as `Closed` or `Ignored`.
     pub reason: &'static str,

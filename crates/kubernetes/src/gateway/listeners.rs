@@ -11,8 +11,10 @@ use serde_json::{Value, json};
 
 use super::conditions::{Condition, Refusal, list_conditions};
 use super::grants::is_granted;
-use super::objects::{GROUP, Gateway, Kind, Listener, ObjectName, Objects, Reference};
-use super::text::is_host;
+use super::objects::{
+    GROUP, Gateway, Kind, Listener, ListenerSet, Metadata, ObjectName, Objects, Reference,
+};
+use super::text::{Owner, is_host};
 
 /// Folder of the contents of secrets. There is no such folder on disk: the contents stay in memory.
 pub(crate) const SECRETS: &str = "/proc/evenkeel/kubernetes";
@@ -28,6 +30,8 @@ pub(crate) enum Class {
     Passthrough,
     /// TCP of any protocol.
     Tcp,
+    /// UDP of any protocol.
+    Udp,
 }
 
 impl Class {
@@ -37,7 +41,13 @@ impl Class {
             Class::Http | Class::Https => &[Kind::HttpRoute, Kind::GrpcRoute],
             Class::Passthrough => &[Kind::TlsRoute],
             Class::Tcp => &[Kind::TcpRoute],
+            Class::Udp => &[Kind::UdpRoute],
         }
+    }
+
+    /// True if a port has a single listener of the class: nothing tells clients of several apart.
+    fn is_alone(self) -> bool {
+        matches!(self, Class::Tcp | Class::Udp)
     }
 }
 
@@ -60,6 +70,8 @@ pub(crate) struct Frontend {
 #[derive(Debug)]
 pub(crate) struct ListenerState<'o> {
     pub(crate) gateway: &'o Gateway,
+    /// Set of the listener; `None` for a listener of the gateway itself.
+    set: Option<(Kind, &'o ListenerSet)>,
     pub(crate) listener: &'o Listener,
     /// Protocol; `None` if it is not supported.
     pub(crate) class: Option<Class>,
@@ -85,15 +97,27 @@ pub(crate) struct ListenerState<'o> {
 pub(crate) type Files = BTreeMap<PathBuf, Arc<[u8]>>;
 
 impl<'o> ListenerState<'o> {
-    /// Looks at a listener by itself.
+    /// Looks at a listener of a gateway by itself.
     pub(crate) fn new(
         gateway: &'o Gateway,
         listener: &'o Listener,
         objects: &Objects,
         files: &mut Files,
     ) -> Self {
+        Self::with_set(gateway, None, listener, objects, files)
+    }
+
+    /// Looks at a listener by itself. `set` is the set that the listener is part of.
+    pub(crate) fn with_set(
+        gateway: &'o Gateway,
+        set: Option<(Kind, &'o ListenerSet)>,
+        listener: &'o Listener,
+        objects: &Objects,
+        files: &mut Files,
+    ) -> Self {
         let mut state = ListenerState {
             gateway,
+            set,
             listener,
             class: None,
             kinds: Vec::new(),
@@ -111,6 +135,23 @@ impl<'o> ListenerState<'o> {
             state.find_certificates(objects, files);
         }
         state
+    }
+
+    /// Returns the metadata of the object that the listener is written in: the set, or else the gateway.
+    pub(crate) fn home(&self) -> &'o Metadata {
+        match self.set {
+            Some((_, set)) => &set.metadata,
+            None => &self.gateway.metadata,
+        }
+    }
+
+    /// Returns the owner of the listener's lines.
+    pub(crate) fn owner(&self) -> Owner {
+        let (home, name) = (self.home().object_name(), self.listener.name.clone());
+        match self.set {
+            Some((kind, _)) => Owner::SetListener(kind, home, name),
+            None => Owner::Listener(home, name),
+        }
     }
 
     /// Gives the listener these certificates, of whichever objects.
@@ -140,6 +181,7 @@ impl<'o> ListenerState<'o> {
             ("HTTPS", "Terminate") => Ok(Class::Https),
             ("TLS", "Passthrough") => Ok(Class::Passthrough),
             ("TCP", _) => Ok(Class::Tcp),
+            ("UDP", _) => Ok(Class::Udp),
             ("TLS" | "HTTPS", mode) => Err((
                 "UnsupportedValue",
                 format!(
@@ -149,12 +191,16 @@ impl<'o> ListenerState<'o> {
             )),
             (protocol, _) => Err((
                 "UnsupportedProtocol",
-                format!("protocol {protocol} is not supported; use HTTP, HTTPS, TLS or TCP"),
+                format!("protocol {protocol} is not supported; use HTTP, HTTPS, TLS, TCP or UDP"),
             )),
         };
         match found {
             Ok(class) => self.class = Some(class),
             Err(refusal) => self.refusal = Some(refusal),
+        }
+        if self.listener.port == 0 {
+            let message = "a listener needs a port; set one";
+            self.refusal = Some(("UnsupportedValue", message.into()));
         }
         if let Some(hostname) = self.hostname().filter(|hostname| !is_host(hostname)) {
             let message = format!("hostname {hostname:?} is no host name; change it");
@@ -220,13 +266,16 @@ impl<'o> ListenerState<'o> {
             let message = format!("a certificate cannot be a {group}/{kind}; name a Secret");
             return Err(invalid(message));
         }
-        let namespace = &self.gateway.metadata.namespace;
+        let namespace = &self.home().namespace;
         let name = reference.target(namespace);
-        let from = (GROUP, "Gateway", namespace.as_str());
+        let kind = self.set.map_or(Kind::Gateway, |(kind, _)| kind);
+        let from = (kind.api_group(), kind.name(), namespace.as_str());
         if !is_granted(objects, from, ("", "Secret"), &name) {
             let message = format!(
-                "no ReferenceGrant in namespace {} lets Gateways of {namespace} refer to Secret {}; create one",
-                name.namespace, name.name
+                "no ReferenceGrant in namespace {} lets a {} of {namespace} refer to Secret {}; create one",
+                name.namespace,
+                kind.name(),
+                name.name
             );
             return Err(("RefNotPermitted", message));
         }
@@ -304,12 +353,18 @@ impl<'o> ListenerState<'o> {
             .map(|kind| json!({ "group": GROUP, "kind": kind.name() }))
             .collect();
         let conditions = [accepted, conflicted, references, programmed];
-        json!({
+        let mut shown = json!({
             "name": self.listener.name,
             "supportedKinds": kinds,
             "attachedRoutes": self.attached,
-            "conditions": list_conditions(&conditions, self.gateway.metadata.generation),
-        })
+            "conditions": list_conditions(&conditions, self.home().generation),
+        });
+        if let Some((Kind::XListenerSet, _)) = self.set
+            && let Some(fields) = shown.as_object_mut()
+        {
+            fields.insert("port".into(), self.listener.port.into());
+        }
+        shown
     }
 }
 
@@ -359,7 +414,7 @@ pub(crate) fn place_listeners(
     address_of: impl Fn(&Gateway) -> Option<Vec<IpAddr>>,
 ) -> Vec<Frontend> {
     let mut frontends: Vec<Frontend> = Vec::new();
-    let mut by_port: BTreeMap<(Vec<IpAddr>, u16), usize> = BTreeMap::new();
+    let mut by_port: BTreeMap<(Vec<IpAddr>, u16, bool), usize> = BTreeMap::new();
     for (number, listener) in listeners.iter_mut().enumerate() {
         let (Some(class), Some(addresses)) = (listener.class, address_of(listener.gateway)) else {
             continue;
@@ -368,7 +423,8 @@ pub(crate) fn place_listeners(
             continue;
         }
         let port = listener.listener.port;
-        let at = (addresses.clone(), port);
+        // UDP and TCP have ports of their own.
+        let at = (addresses.clone(), port, class == Class::Udp);
         let next = frontends.len();
         let index = *by_port.entry(at).or_insert(next);
         if index == next {
@@ -389,7 +445,7 @@ pub(crate) fn place_listeners(
                 format!("port {port} has a listener of another protocol; choose another port");
             listener.conflict = Some(("ProtocolConflict", message));
         } else if !listener.is_of_ingress()
-            && (class == Class::Tcp && !frontend.listeners.is_empty()
+            && (class.is_alone() && !frontend.listeners.is_empty()
                 || frontend.hosts.contains(&host))
         {
             let message = format!(

@@ -6,13 +6,16 @@
 //! | `routes`, `values` | specifications of routes; names, references and lists, which objects of several kinds have |
 //! | [`translate`] | objects → text of a configuration, secrets and statuses; no I/O, no clock; translations of routes are kept |
 //! | `listeners` | listeners of gateways: conflicts, certificates, allowed routes |
+//! | `listener_sets` | ListenerSets: listeners that others add to a gateway |
 //! | `addresses` | addresses to listen on, and of statuses |
 //! | `attach` | routes and their parents: which listeners take a route, for which host names |
 //! | [`ingress`], `ingress_spec` | Ingresses, with annotations of ingress-nginx |
-//! | `events` | writes events about Ingresses |
+//! | `notices`, `events` | reports about objects that cannot be served as they are written, as events |
 //! | `backends`, `pools` | targets of routes: services and InferencePools |
+//! | `policies` | BackendTLSPolicies: TLS to members |
 //! | `grants` | permissions for references between namespaces |
 //! | `http` | rules of HTTPRoute: conditions, filters, groups |
+//! | `field_edits` | changes of fields by filters of rules and targets |
 //! | `grpc` | GRPCRoute: methods as paths |
 //! | [`conditions`] | conditions, statuses, and their comparison with the statuses that objects have |
 //! | `text` | writer of the configuration's text, which knows the owner of each line |
@@ -36,6 +39,7 @@ mod backends;
 mod control;
 mod election;
 mod events;
+mod field_edits;
 mod gateway_spec;
 mod grants;
 mod grpc;
@@ -43,7 +47,11 @@ mod http;
 pub mod ingress;
 mod ingress_spec;
 mod leader;
+mod listener_sets;
 mod listeners;
+mod notices;
+mod policies;
+mod policy_spec;
 mod pools;
 mod reported;
 mod routes;

@@ -10,18 +10,19 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 pub use super::gateway_spec::{
-    AllowedRoutes, GatewayAddress, GatewaySpec, Infrastructure, Listener, ListenerTls, Requirement,
-    RouteKind, RouteNamespaces, Selector,
+    AllowedListeners, AllowedRoutes, GatewayAddress, GatewaySpec, Infrastructure, Listener,
+    ListenerSetSpec, ListenerTls, Requirement, RouteKind, RouteNamespaces, Selector,
 };
 use super::grpc;
 pub use super::ingress_spec::{IngressClassSpec, IngressPath, IngressSpec, IngressTls, Target};
+pub use super::policy_spec::{AlternativeName, PolicySpec, PolicyTarget, Validation};
 pub use super::routes::{
     BackendRef, CookieConfig, Cors, Filter, Fraction, Header, HeaderModifier, HttpMatch, HttpRule,
     Mirror, PathChange, Redirect, Retry, RouteSpec, SessionPersistence, StreamRule, Timeouts,
     UrlRewrite, ValueMatch,
 };
 use super::values::or_default;
-pub(crate) use super::values::{GROUP, INFERENCE_GROUP, INGRESS_GROUP};
+pub(crate) use super::values::{EXPERIMENTAL_GROUP, GROUP, INFERENCE_GROUP, INGRESS_GROUP};
 pub use super::values::{Items, ObjectName, ParentRef, Reference};
 
 /// Kind of objects that the controller follows.
@@ -31,6 +32,10 @@ pub enum Kind {
     GatewayClass,
     /// Gateway with listeners.
     Gateway,
+    /// Further listeners of a gateway.
+    ListenerSet,
+    /// Further listeners of a gateway, in the experimental channel.
+    XListenerSet,
     /// Routes of HTTP requests.
     HttpRoute,
     /// Routes of calls of gRPC.
@@ -39,6 +44,12 @@ pub enum Kind {
     TlsRoute,
     /// Routes of TCP connections.
     TcpRoute,
+    /// Routes of UDP datagrams.
+    UdpRoute,
+    /// TLS to members of services.
+    BackendTlsPolicy,
+    /// Texts, such as certificates of authorities.
+    ConfigMap,
     /// Permission for references between namespaces.
     ReferenceGrant,
     /// Namespace, whose labels select routes.
@@ -57,13 +68,18 @@ pub enum Kind {
 
 impl Kind {
     /// All kinds.
-    pub const ALL: [Kind; 13] = [
+    pub const ALL: [Kind; 18] = [
         Kind::GatewayClass,
         Kind::Gateway,
+        Kind::ListenerSet,
+        Kind::XListenerSet,
         Kind::HttpRoute,
         Kind::GrpcRoute,
         Kind::TlsRoute,
         Kind::TcpRoute,
+        Kind::UdpRoute,
+        Kind::BackendTlsPolicy,
+        Kind::ConfigMap,
         Kind::ReferenceGrant,
         Kind::Namespace,
         Kind::Service,
@@ -78,10 +94,15 @@ impl Kind {
         match self {
             Kind::GatewayClass => "GatewayClass",
             Kind::Gateway => "Gateway",
+            Kind::ListenerSet => "ListenerSet",
+            Kind::XListenerSet => "XListenerSet",
             Kind::HttpRoute => "HTTPRoute",
             Kind::GrpcRoute => "GRPCRoute",
             Kind::TlsRoute => "TLSRoute",
             Kind::TcpRoute => "TCPRoute",
+            Kind::UdpRoute => "UDPRoute",
+            Kind::BackendTlsPolicy => "BackendTLSPolicy",
+            Kind::ConfigMap => "ConfigMap",
             Kind::ReferenceGrant => "ReferenceGrant",
             Kind::Namespace => "Namespace",
             Kind::Service => "Service",
@@ -97,10 +118,15 @@ impl Kind {
         match self {
             Kind::GatewayClass => "gatewayclasses",
             Kind::Gateway => "gateways",
+            Kind::ListenerSet => "listenersets",
+            Kind::XListenerSet => "xlistenersets",
             Kind::HttpRoute => "httproutes",
             Kind::GrpcRoute => "grpcroutes",
             Kind::TlsRoute => "tlsroutes",
             Kind::TcpRoute => "tcproutes",
+            Kind::UdpRoute => "udproutes",
+            Kind::BackendTlsPolicy => "backendtlspolicies",
+            Kind::ConfigMap => "configmaps",
             Kind::ReferenceGrant => "referencegrants",
             Kind::Namespace => "namespaces",
             Kind::Service => "services",
@@ -115,7 +141,9 @@ impl Kind {
     pub fn versions(self) -> &'static [&'static str] {
         match self {
             Kind::TlsRoute => &["v1", "v1alpha3", "v1alpha2"],
-            Kind::TcpRoute => &["v1", "v1alpha2"],
+            Kind::TcpRoute | Kind::UdpRoute => &["v1", "v1alpha2"],
+            Kind::XListenerSet => &["v1alpha1"],
+            Kind::BackendTlsPolicy => &["v1", "v1alpha3"],
             Kind::ReferenceGrant => &["v1", "v1beta1"],
             _ => &["v1"],
         }
@@ -124,8 +152,9 @@ impl Kind {
     /// Returns the group of the kind in the API; empty for kinds that every cluster has.
     pub fn api_group(self) -> &'static str {
         match self {
-            Kind::Namespace | Kind::Service | Kind::Secret => "",
+            Kind::Namespace | Kind::Service | Kind::Secret | Kind::ConfigMap => "",
             Kind::InferencePool => INFERENCE_GROUP,
+            Kind::XListenerSet => EXPERIMENTAL_GROUP,
             Kind::Ingress | Kind::IngressClass => INGRESS_GROUP,
             _ => GROUP,
         }
@@ -149,16 +178,26 @@ impl Kind {
     /// True for kinds without which the controller works: clusters without the experimental channel of the Gateway API, or
     /// without its extension for inference, do not have them.
     pub fn is_optional(self) -> bool {
-        use Kind::{GrpcRoute, InferencePool, TcpRoute, TlsRoute};
-        matches!(self, GrpcRoute | TlsRoute | TcpRoute | InferencePool) || self.is_of_ingress()
+        use Kind::{BackendTlsPolicy, ConfigMap, GrpcRoute, InferencePool};
+        use Kind::{TcpRoute, TlsRoute, UdpRoute};
+        let is_route = matches!(self, GrpcRoute | TlsRoute | TcpRoute | UdpRoute);
+        is_route
+            || matches!(self, BackendTlsPolicy | ConfigMap | InferencePool)
+            || matches!(self, Kind::ListenerSet | Kind::XListenerSet)
+            || self.is_of_ingress()
+    }
+
+    /// True for kinds that are followed only while an object of another kind refers to them.
+    pub(crate) fn is_on_demand(self) -> bool {
+        self == Kind::ConfigMap
     }
 
     /// True for kinds to whose objects the controller writes statuses.
     pub(crate) fn has_status(self) -> bool {
-        use Kind::{IngressClass, Namespace, ReferenceGrant, Secret, Service};
+        use Kind::{ConfigMap, IngressClass, Namespace, ReferenceGrant, Secret, Service};
         let without = matches!(
             self,
-            ReferenceGrant | Namespace | Service | Secret | IngressClass
+            ConfigMap | ReferenceGrant | Namespace | Service | Secret | IngressClass
         );
         !without
     }
@@ -364,14 +403,29 @@ impl fmt::Debug for Secret {
     }
 }
 
+/// ConfigMap with contents.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub struct ConfigMap {
+    /// Metadata of the object.
+    pub metadata: Metadata,
+    /// Contents by their names, of those that the controller uses.
+    #[serde(deserialize_with = "or_default")]
+    pub data: BTreeMap<String, String>,
+}
+
 /// Class of gateways.
 pub type GatewayClass = Object<ClassSpec>;
 /// Gateway with its status.
 pub type Gateway = Object<GatewaySpec>;
+/// ListenerSet or XListenerSet of a gateway.
+pub type ListenerSet = Object<ListenerSetSpec>;
 /// HTTPRoute of the API.
 pub type HttpRoute = Object<RouteSpec<HttpRule>>;
-/// TLSRoute or TCPRoute.
+/// TLSRoute, TCPRoute or UDPRoute.
 pub type StreamRoute = Object<RouteSpec<StreamRule>>;
+/// BackendTLSPolicy of services.
+pub type TlsPolicy = Object<PolicySpec>;
 /// ReferenceGrant of a namespace.
 pub type ReferenceGrant = Object<GrantSpec>;
 /// Namespace with its labels.
@@ -397,6 +451,10 @@ pub struct Objects {
     pub classes: ByName<GatewayClass>,
     /// Gateways of the cluster.
     pub gateways: ByName<Gateway>,
+    /// ListenerSets of the cluster.
+    pub listener_sets: ByName<ListenerSet>,
+    /// XListenerSets of the cluster.
+    pub x_listener_sets: ByName<ListenerSet>,
     /// HTTPRoutes of the cluster.
     pub http_routes: ByName<HttpRoute>,
     /// GRPCRoutes of the cluster, with paths in place of methods.
@@ -405,6 +463,12 @@ pub struct Objects {
     pub tls_routes: ByName<StreamRoute>,
     /// TCPRoutes of the cluster.
     pub tcp_routes: ByName<StreamRoute>,
+    /// UDPRoutes of the cluster.
+    pub udp_routes: ByName<StreamRoute>,
+    /// BackendTLSPolicies of the cluster.
+    pub tls_policies: ByName<TlsPolicy>,
+    /// ConfigMaps of the cluster, with certificates of authorities only.
+    pub config_maps: ByName<ConfigMap>,
     /// ReferenceGrants of the cluster.
     pub grants: ByName<ReferenceGrant>,
     /// Namespaces of the cluster.
@@ -421,12 +485,45 @@ pub struct Objects {
     pub ingress_classes: ByName<IngressClass>,
 }
 
+/// Calls a macro with the field of [`Objects`] that has the objects of a kind.
+macro_rules! with_field {
+    ($kind:expr, $call:ident) => {
+        match $kind {
+            Kind::GatewayClass => $call!(classes),
+            Kind::Gateway => $call!(gateways),
+            Kind::ListenerSet => $call!(listener_sets),
+            Kind::XListenerSet => $call!(x_listener_sets),
+            Kind::HttpRoute => $call!(http_routes),
+            Kind::GrpcRoute => $call!(grpc_routes),
+            Kind::TlsRoute => $call!(tls_routes),
+            Kind::TcpRoute => $call!(tcp_routes),
+            Kind::UdpRoute => $call!(udp_routes),
+            Kind::BackendTlsPolicy => $call!(tls_policies),
+            Kind::ConfigMap => $call!(config_maps),
+            Kind::ReferenceGrant => $call!(grants),
+            Kind::Namespace => $call!(namespaces),
+            Kind::Service => $call!(services),
+            Kind::Secret => $call!(secrets),
+            Kind::InferencePool => $call!(pools),
+            Kind::Ingress => $call!(ingresses),
+            Kind::IngressClass => $call!(ingress_classes),
+        }
+    };
+}
+
 /// Takes out of an object what the translation does not read.
 fn keep_meaning(kind: Kind, object: &mut Value) {
     let Some(fields) = object.as_object_mut() else {
         return;
     };
     let status = fields.remove("status");
+    if kind == Kind::ConfigMap {
+        fields.remove("binaryData");
+        // Other contents may be long.
+        if let Some(data) = fields.get_mut("data").and_then(Value::as_object_mut) {
+            data.retain(|name, _| name == "ca.crt");
+        }
+    }
     let used = match kind {
         // A gateway keeps the address that it has.
         Kind::Gateway => Some("addresses"),
@@ -479,103 +576,58 @@ impl Objects {
             text.unwrap_or_default().to_owned()
         };
         let name = ObjectName::new(&text("namespace"), &text("name"));
-        match kind {
-            Kind::GatewayClass => put(&mut self.classes, name, object),
-            Kind::Gateway => put(&mut self.gateways, name, object),
-            Kind::HttpRoute => put(&mut self.http_routes, name, object),
-            Kind::GrpcRoute => put(&mut self.grpc_routes, name, grpc::write_paths(object)),
-            Kind::TlsRoute => put(&mut self.tls_routes, name, object),
-            Kind::TcpRoute => put(&mut self.tcp_routes, name, object),
-            Kind::ReferenceGrant => put(&mut self.grants, name, object),
-            Kind::Namespace => put(&mut self.namespaces, name, object),
-            Kind::Service => put(&mut self.services, name, object),
-            Kind::Secret => put(&mut self.secrets, name, object),
-            Kind::InferencePool => put(&mut self.pools, name, object),
-            Kind::Ingress => put(&mut self.ingresses, name, object),
-            Kind::IngressClass => put(&mut self.ingress_classes, name, object),
+        macro_rules! put_into {
+            (grpc_routes) => {
+                put(&mut self.grpc_routes, name, grpc::write_paths(object))
+            };
+            ($field:ident) => {
+                put(&mut self.$field, name, object)
+            };
         }
+        with_field!(kind, put_into)
     }
 
     /// Removes an object. Returns true if it was there.
     pub fn remove(&mut self, kind: Kind, name: &ObjectName) -> bool {
-        match kind {
-            Kind::GatewayClass => self.classes.remove(name).is_some(),
-            Kind::Gateway => self.gateways.remove(name).is_some(),
-            Kind::HttpRoute => self.http_routes.remove(name).is_some(),
-            Kind::GrpcRoute => self.grpc_routes.remove(name).is_some(),
-            Kind::TlsRoute => self.tls_routes.remove(name).is_some(),
-            Kind::TcpRoute => self.tcp_routes.remove(name).is_some(),
-            Kind::ReferenceGrant => self.grants.remove(name).is_some(),
-            Kind::Namespace => self.namespaces.remove(name).is_some(),
-            Kind::Service => self.services.remove(name).is_some(),
-            Kind::Secret => self.secrets.remove(name).is_some(),
-            Kind::InferencePool => self.pools.remove(name).is_some(),
-            Kind::Ingress => self.ingresses.remove(name).is_some(),
-            Kind::IngressClass => self.ingress_classes.remove(name).is_some(),
+        macro_rules! remove_from {
+            ($field:ident) => {
+                self.$field.remove(name).is_some()
+            };
         }
+        with_field!(kind, remove_from)
     }
 
     /// Returns the names of all objects of a kind.
     pub fn names(&self, kind: Kind) -> Vec<ObjectName> {
-        match kind {
-            Kind::GatewayClass => self.classes.keys().cloned().collect(),
-            Kind::Gateway => self.gateways.keys().cloned().collect(),
-            Kind::HttpRoute => self.http_routes.keys().cloned().collect(),
-            Kind::GrpcRoute => self.grpc_routes.keys().cloned().collect(),
-            Kind::TlsRoute => self.tls_routes.keys().cloned().collect(),
-            Kind::TcpRoute => self.tcp_routes.keys().cloned().collect(),
-            Kind::ReferenceGrant => self.grants.keys().cloned().collect(),
-            Kind::Namespace => self.namespaces.keys().cloned().collect(),
-            Kind::Service => self.services.keys().cloned().collect(),
-            Kind::Secret => self.secrets.keys().cloned().collect(),
-            Kind::InferencePool => self.pools.keys().cloned().collect(),
-            Kind::Ingress => self.ingresses.keys().cloned().collect(),
-            Kind::IngressClass => self.ingress_classes.keys().cloned().collect(),
+        macro_rules! list_names {
+            ($field:ident) => {
+                self.$field.keys().cloned().collect()
+            };
         }
+        with_field!(kind, list_names)
     }
 
     /// Returns the number of objects of a kind.
     pub fn count(&self, kind: Kind) -> usize {
-        match kind {
-            Kind::GatewayClass => self.classes.len(),
-            Kind::Gateway => self.gateways.len(),
-            Kind::HttpRoute => self.http_routes.len(),
-            Kind::GrpcRoute => self.grpc_routes.len(),
-            Kind::TlsRoute => self.tls_routes.len(),
-            Kind::TcpRoute => self.tcp_routes.len(),
-            Kind::ReferenceGrant => self.grants.len(),
-            Kind::Namespace => self.namespaces.len(),
-            Kind::Service => self.services.len(),
-            Kind::Secret => self.secrets.len(),
-            Kind::InferencePool => self.pools.len(),
-            Kind::Ingress => self.ingresses.len(),
-            Kind::IngressClass => self.ingress_classes.len(),
+        macro_rules! count {
+            ($field:ident) => {
+                self.$field.len()
+            };
         }
+        with_field!(kind, count)
     }
 
     /// Brings an object up to date: it becomes that of `from`, or is removed.
     pub(crate) fn copy(&mut self, kind: Kind, name: &ObjectName, from: &Objects) {
-        fn copy<T>(to: &mut ByName<T>, name: &ObjectName, from: &ByName<T>) {
-            match from.get(name) {
-                Some(object) => drop(to.insert(name.clone(), Arc::clone(object))),
-                None => drop(to.remove(name)),
-            }
+        macro_rules! copy {
+            ($field:ident) => {
+                match from.$field.get(name) {
+                    Some(object) => drop(self.$field.insert(name.clone(), Arc::clone(object))),
+                    None => drop(self.$field.remove(name)),
+                }
+            };
         }
-        match kind {
-            Kind::GatewayClass => copy(&mut self.classes, name, &from.classes),
-            Kind::Gateway => copy(&mut self.gateways, name, &from.gateways),
-            Kind::HttpRoute => copy(&mut self.http_routes, name, &from.http_routes),
-            Kind::GrpcRoute => copy(&mut self.grpc_routes, name, &from.grpc_routes),
-            Kind::TlsRoute => copy(&mut self.tls_routes, name, &from.tls_routes),
-            Kind::TcpRoute => copy(&mut self.tcp_routes, name, &from.tcp_routes),
-            Kind::ReferenceGrant => copy(&mut self.grants, name, &from.grants),
-            Kind::Namespace => copy(&mut self.namespaces, name, &from.namespaces),
-            Kind::Service => copy(&mut self.services, name, &from.services),
-            Kind::Secret => copy(&mut self.secrets, name, &from.secrets),
-            Kind::InferencePool => copy(&mut self.pools, name, &from.pools),
-            Kind::Ingress => copy(&mut self.ingresses, name, &from.ingresses),
-            Kind::IngressClass => copy(&mut self.ingress_classes, name, &from.ingress_classes),
-        }
+        with_field!(kind, copy)
     }
 }
 

@@ -14,6 +14,8 @@ use super::objects::{Kind, ObjectName};
 pub(crate) struct ReportedStatus {
     /// Version of the object (`resourceVersion`).
     pub(crate) version: String,
+    /// Identity of the object.
+    pub(crate) uid: Box<str>,
     /// Number of changes of the object's specification.
     pub(crate) generation: i64,
     /// Status as JSON; null if the object has none.
@@ -29,6 +31,9 @@ impl ReportedStatus {
         let status = object.get("status").unwrap_or(&Value::Null);
         ReportedStatus {
             version: version.unwrap_or_default().into(),
+            uid: { field("uid").and_then(Value::as_str) }
+                .unwrap_or_default()
+                .into(),
             generation: { field("generation").and_then(Value::as_i64) }.unwrap_or_default(),
             status: status.to_string().into(),
         }

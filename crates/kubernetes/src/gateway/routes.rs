@@ -1,7 +1,6 @@
 //! Specifications of routes: the fields that the controller uses.
 
 use serde::Deserialize;
-use serde_json::Value;
 
 use super::values::{Items, ParentRef, Reference};
 
@@ -203,7 +202,7 @@ pub struct BackendRef {
     /// Share of the requests, relative to the other targets; 1, if there is none.
     pub weight: Option<u32>,
     /// Filters of this target alone.
-    pub filters: Items<Value>,
+    pub filters: Items<Filter>,
 }
 
 /// Time limits.

@@ -11,9 +11,12 @@ use super::translate::settle::translate;
 use super::translate::{Refused, Translation};
 
 mod again;
+mod datagrams;
 mod grpc;
 mod ingress;
+mod listener_sets;
 mod parts;
+mod policies;
 mod pools;
 mod rights;
 mod settle;
@@ -344,7 +347,7 @@ fn a_later_listener_in_conflict_harms_only_itself() {
             { "name": "a", "port": 80, "protocol": "HTTP", "hostname": "x.example" },
             { "name": "b", "port": 80, "protocol": "HTTP", "hostname": "X.example" },
             { "name": "c", "port": 80, "protocol": "TCP" },
-            { "name": "d", "port": 81, "protocol": "UDP" },
+            { "name": "d", "port": 81, "protocol": "SCTP" },
         ]),
     );
     cluster.route("r", json!([]), json!([{ "backendRefs": web() }]));
@@ -541,6 +544,10 @@ fn filters_become_actions() {
             r#"rewrite_prefix = "/v2""#,
         ),
         (
+            json!([{ "type": "URLRewrite", "urlRewrite": { "path": { "type": "ReplaceFullPath", "replaceFullPath": "/one/{two}" } } }]),
+            r#"rewrite_path = "/one/{two}""#,
+        ),
+        (
             json!([{ "type": "URLRewrite", "urlRewrite": { "hostname": "in.example" } }]),
             r#"request_fields = { set = { "Host" = "in.example" } }"#,
         ),
@@ -571,6 +578,44 @@ fn filters_become_actions() {
             translation.text.lines().any(|line| line == wanted),
             "{wanted}\n{}",
             translation.text
+        );
+    }
+}
+
+#[test]
+fn filters_of_the_only_target_are_those_of_the_rule() {
+    let field = |name: &str, value: &str| json!({ "name": name, "value": value });
+    let request = |set: Value| json!({ "type": "RequestHeaderModifier", "requestHeaderModifier": { "set": [set] } });
+    let response = json!({ "type": "ResponseHeaderModifier", "responseHeaderModifier": { "remove": ["Server"] } });
+    let with = |filters: Value| json!({ "name": "web", "port": 80, "filters": filters });
+    let mut cluster = plain();
+    let target = with(json!([request(field("x-a", "2")), response]));
+    let filters = json!([request(field("X-A", "1"))]);
+    cluster.route(
+        "r",
+        json!([]),
+        json!([{ "filters": filters, "backendRefs": [target] }]),
+    );
+    let translation = cluster.translate();
+    for wanted in [
+        r#"request_fields = { set = { "x-a" = "2" } }"#,
+        r#"response_fields = { remove = ["Server"] }"#,
+    ] {
+        assert!(
+            translation.text.lines().any(|line| line == wanted),
+            "{}",
+            translation.text
+        );
+    }
+    assert_eq!(parent_conditions(&translation, Kind::HttpRoute, "r"), GOOD);
+    for bad in [
+        json!([target, { "name": "canary", "port": 80 }]),
+        json!([with(json!([{ "type": "RequestMirror" }]))]),
+    ] {
+        cluster.route("r", json!([]), json!([{ "backendRefs": bad }]));
+        assert_eq!(
+            parent_conditions(&cluster.translate(), Kind::HttpRoute, "r")[0],
+            "Accepted=False/UnsupportedValue"
         );
     }
 }

@@ -13,6 +13,8 @@ use super::objects::{Kind, ObjectName};
 pub enum Owner {
     /// Listener of a gateway.
     Listener(ObjectName, String),
+    /// Listener of a ListenerSet or XListenerSet.
+    SetListener(Kind, ObjectName, String),
     /// Rule of a route, by its number.
     Rule(Kind, ObjectName, usize),
     /// Target of routes, by the name of its group.

@@ -16,8 +16,12 @@ use super::backends::{Groups, Names, Referrer};
 use super::conditions::{Condition, Status, list_conditions};
 use super::ingress::Notice;
 use super::ingress::listeners::{IngressState, add_listeners};
+use super::listener_sets::{SetName, SetState, list_sets, refuse_set, show_attached, show_set};
 use super::listeners::{Files, Frontend, ListenerState, place_listeners};
-use super::objects::{Gateway, HttpRoute, Kind, Metadata, ObjectName, Objects, StreamRoute};
+use super::objects::{
+    Gateway, HttpRoute, Kind, Metadata, ObjectName, Objects, Reference, StreamRoute,
+};
+use super::policies::{Policies, PolicyAncestors};
 use super::pools::{self, PoolParents};
 use super::settings::Settings;
 use super::text::{Owner, Text, is_host};
@@ -83,6 +87,8 @@ struct Work<'o> {
     refused: &'o Refused,
     listeners: Vec<ListenerState<'o>>,
     by_gateway: BTreeMap<ObjectName, Vec<usize>>,
+    sets: Vec<SetState<'o>>,
+    by_set: BTreeMap<SetName, Vec<usize>>,
     gateways: Vec<&'o Gateway>,
     addresses: BTreeMap<ObjectName, GatewayAddresses>,
     frontends: Vec<Frontend>,
@@ -101,6 +107,8 @@ struct Work<'o> {
     /// Server names that have a target, by the numbers of the frontends.
     server_names: HashSet<(usize, Option<String>)>,
     pool_parents: PoolParents,
+    policies: Policies,
+    policy_ancestors: PolicyAncestors,
     ingress: IngressState,
 }
 
@@ -120,16 +128,17 @@ impl<'o> Work<'o> {
         let mut addresses = assign_addresses(&gateways, settings);
         let mut files = Files::new();
         let (mut listeners, mut by_gateway) = (Vec::new(), BTreeMap::new());
+        let (mut sets, sets_of) = (Vec::new(), list_sets(objects));
         for gateway in &gateways {
             let name = gateway.metadata.object_name();
             let is_refused = refuse_gateway(gateway, settings).is_some();
-            let mut numbers = Vec::new();
-            for listener in gateway.spec.listeners.iter() {
-                let mut state = ListenerState::new(gateway, listener, objects, &mut files);
-                let owner = Owner::Listener(name.clone(), listener.name.clone());
-                if let Some(message) = refused.get(&owner) {
+            let addresses = addresses.get(&name);
+            let mut add = |set, listener| {
+                let mut state =
+                    ListenerState::with_set(gateway, set, listener, objects, &mut files);
+                if let Some(message) = refused.get(&state.owner()) {
                     state.refusal = Some(("PortUnavailable", message.clone()));
-                } else if let Some((_, message)) = { addresses.get(&name) }
+                } else if let Some((_, message)) = { addresses }
                     .filter(|of| of.listen.is_empty())
                     .and_then(|of| of.refusal.as_ref())
                 {
@@ -138,11 +147,28 @@ impl<'o> Work<'o> {
                     let message = "the gateway is not accepted: see its conditions";
                     state.refusal.get_or_insert(("Invalid", message.into()));
                 }
-                numbers.push(listeners.len());
                 listeners.push(state);
+                listeners.len() - 1
+            };
+            let own = gateway.spec.listeners.iter();
+            let numbers = own.map(|listener| add(None, listener)).collect();
+            for (kind, set) in { sets_of.get(&name) }.into_iter().flatten() {
+                let refusal = refuse_set(gateway, set, objects);
+                let own = set.spec.listeners.iter().filter(|_| refusal.is_none());
+                let numbers = own.map(|listener| add(Some((*kind, *set)), listener));
+                sets.push(SetState {
+                    kind: *kind,
+                    set,
+                    gateway,
+                    listeners: numbers.collect(),
+                    refusal,
+                });
             }
             by_gateway.insert(name, numbers);
         }
+        let by_set = sets.iter().map(|of| (of.name(), of.listeners.clone()));
+        let by_set = by_set.collect();
+        let policies = Policies::new(objects, &mut files);
         let ingress = add_listeners(
             objects,
             settings,
@@ -165,6 +191,8 @@ impl<'o> Work<'o> {
             refused,
             listeners,
             by_gateway,
+            sets,
+            by_set,
             gateways,
             addresses,
             frontends,
@@ -179,6 +207,8 @@ impl<'o> Work<'o> {
             contradictions: Vec::new(),
             server_names: HashSet::new(),
             pool_parents: PoolParents::new(),
+            policies,
+            policy_ancestors: PolicyAncestors::new(),
             ingress,
         }
     }
@@ -194,7 +224,13 @@ impl<'o> Work<'o> {
     }
 
     fn attach(&self, facts: &RouteFacts<'_>) -> (Vec<Parent>, Vec<Attachment>) {
-        attach_route(facts, &self.listeners, &self.by_gateway, self.objects)
+        attach_route(
+            facts,
+            &self.listeners,
+            &self.by_gateway,
+            &self.by_set,
+            self.objects,
+        )
     }
 
     /// Counts a route at its listeners and notes its status.
@@ -273,6 +309,7 @@ impl<'o> Work<'o> {
         let owner = Arc::new(Owner::Rule(kind, metadata.object_name(), 0));
         let referrer = Referrer {
             objects: self.objects,
+            policies: &self.policies,
             kind,
             namespace: &metadata.namespace,
         };
@@ -309,8 +346,34 @@ impl<'o> Work<'o> {
                 }
             }
         }
+        if kind == Kind::TcpRoute {
+            let named = backends.iter().map(|of| &of.target);
+            self.note_ancestors(kind, &metadata.namespace, named, &attachments);
+        }
         self.groups.drop_current();
         self.note_route(kind, metadata, &parents, &findings);
+    }
+
+    /// Notes the gateways through which clients of a route for connections reach services with a policy.
+    fn note_ancestors<'t>(
+        &mut self,
+        kind: Kind,
+        namespace: &str,
+        targets: impl Iterator<Item = &'t Reference>,
+        attachments: &[Attachment],
+    ) {
+        let services = self
+            .policies
+            .list_services(targets, kind, namespace, self.objects);
+        for attachment in attachments {
+            let Some(listener) = self.listeners.get(attachment.listener) else {
+                continue;
+            };
+            for service in &services {
+                let of_service = self.policy_ancestors.entry(service.clone()).or_default();
+                of_service.insert(listener.gateway.metadata.object_name());
+            }
+        }
     }
 
     /// Makes the statuses of classes and gateways, and the result.
@@ -339,9 +402,20 @@ impl<'o> Work<'o> {
             let status = pools::show_pool(pool, parents, &self.settings.controller);
             self.note_status(Kind::InferencePool, &pool.metadata, status);
         }
+        for policy in objects.tls_policies.values() {
+            let (ancestors, controller) = (&self.policy_ancestors, &self.settings.controller);
+            let status = self.policies.show_policy(policy, ancestors, controller);
+            self.note_status(Kind::BackendTlsPolicy, &policy.metadata, status);
+        }
         for gateway in self.gateways.clone() {
             let status = self.show_gateway(gateway);
             self.note_status(Kind::Gateway, &gateway.metadata, status);
+        }
+        let sets = std::mem::take(&mut self.sets);
+        for set in &sets {
+            let refusal = refuse_gateway(set.gateway, self.settings);
+            let status = show_set(set, &self.listeners, refusal.as_ref());
+            self.note_status(set.kind, &set.set.metadata, status);
         }
         Translation {
             text: self.text.into_string(),
@@ -387,9 +461,13 @@ impl<'o> Work<'o> {
         } else {
             Condition::holds("Programmed", "Programmed")
         };
+        let sets = self.sets.iter();
+        let sets = sets.filter(|of| of.gateway.metadata.object_name() == name);
+        let mut conditions = vec![accepted, programmed];
+        conditions.extend(show_attached(gateway, sets));
         json!({
             "addresses": show_addresses(&addresses.publish),
-            "conditions": list_conditions(&[accepted, programmed], gateway.metadata.generation),
+            "conditions": list_conditions(&conditions, gateway.metadata.generation),
             "listeners": listeners.iter().map(|of| of.show()).collect::<Vec<_>>(),
         })
     }

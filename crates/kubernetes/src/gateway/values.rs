@@ -9,6 +9,9 @@ use crate::list::Bounded;
 /// Group of the Gateway API.
 pub(crate) const GROUP: &str = "gateway.networking.k8s.io";
 
+/// Group of kinds that are in the experimental channel of the Gateway API alone.
+pub(crate) const EXPERIMENTAL_GROUP: &str = "gateway.networking.x-k8s.io";
+
 /// Group of the Gateway API's extension for inference.
 pub(crate) const INFERENCE_GROUP: &str = "inference.networking.k8s.io";
 

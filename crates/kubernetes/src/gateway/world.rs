@@ -8,7 +8,7 @@ use evenkeel_tls::certificate::unix_now;
 use parking_lot::Mutex;
 use serde::Deserialize;
 use serde_json::Value;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, timeout};
 use tracing::warn;
 
@@ -37,6 +37,8 @@ pub(crate) struct World {
     changed: Notify,
     /// Notified if objects have other versions, and perhaps other statuses.
     reported: Notify,
+    /// True once an object refers to objects of a kind that is followed on demand.
+    demand: watch::Sender<bool>,
     /// Time when somebody who waited was told of changes last.
     told: Mutex<Option<Instant>>,
 }
@@ -56,7 +58,10 @@ struct State {
 
 impl State {
     fn knows_all(&self) -> bool {
-        Kind::ALL.iter().all(|kind| self.known.contains(kind))
+        let is_needed = |kind: Kind| !kind.is_on_demand() || !self.objects.tls_policies.is_empty();
+        Kind::ALL
+            .into_iter()
+            .all(|kind| self.known.contains(&kind) || !is_needed(kind))
     }
 
     /// Removes an object. Returns true if it was there.
@@ -153,6 +158,19 @@ impl World {
             kind.name()
         );
         self.note_fault(kind, &Fault::new(message));
+    }
+
+    /// True if objects of a kind are to be followed by now.
+    pub(crate) fn needs(&self, kind: Kind) -> bool {
+        !kind.is_on_demand() || *self.demand.borrow()
+    }
+
+    /// Waits until objects of a kind are to be followed. Few clusters have a policy, and all have many ConfigMaps.
+    pub(crate) async fn wait_for_demand(&self, kind: Kind) {
+        if kind.is_on_demand() {
+            // The sender is a part of the world.
+            let _ = self.demand.subscribe().wait_for(|is_there| *is_there).await;
+        }
     }
 
     /// Returns the version of a kind's API that the cluster has.
@@ -322,6 +340,11 @@ impl KindStore {
         }
         if is_changed {
             state.changed.insert((kind, name));
+        }
+        if kind == Kind::BackendTlsPolicy {
+            self.world
+                .demand
+                .send_if_modified(|is_there| !std::mem::replace(is_there, true));
         }
         is_changed
     }
@@ -554,6 +577,31 @@ mod tests {
         world.note_absent(Kind::Gateway);
         let error = world.kinds()[0].error.clone().unwrap();
         assert!(error.contains("install the CRDs"), "{error}");
+    }
+
+    #[tokio::test]
+    async fn config_maps_are_followed_once_there_is_a_policy() {
+        let world = Arc::new(World::default());
+        for kind in { Kind::ALL.into_iter() }.filter(|kind| *kind != Kind::ConfigMap) {
+            world.note_listed(kind, "v1");
+        }
+        assert!(world.objects().is_some() && !world.needs(Kind::ConfigMap));
+        world.wait_for_demand(Kind::HttpRoute).await;
+        let waits = {
+            let world = Arc::clone(&world);
+            tokio::spawn(async move { world.wait_for_demand(Kind::ConfigMap).await })
+        };
+        let mut watcher = Watcher::with_store(KindStore {
+            kind: Kind::BackendTlsPolicy,
+            world: Arc::clone(&world),
+        });
+        let policy =
+            json!({ "metadata": { "name": "a", "namespace": "shop", "resourceVersion": "1" } });
+        assert!(watcher.take_page(&page(&[policy])).unwrap());
+        waits.await.unwrap();
+        assert!(world.needs(Kind::ConfigMap) && world.objects().is_none());
+        world.note_listed(Kind::ConfigMap, "v1");
+        assert!(world.objects().is_some());
     }
 
     #[tokio::test]

@@ -206,18 +206,41 @@ fn read_regex(path: &str) -> Result<ReadPath, WrongPath> {
     })
 }
 
-/// Returns the prefix that stands in place of the path's prefix.
+/// Change of paths of requests to members.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Rewrite {
+    /// Prefix in place of the path's prefix.
+    Prefix(String),
+    /// Path in place of the whole path.
+    Path(String),
+}
+
+impl Rewrite {
+    /// Returns the line of the action.
+    pub(crate) fn action(&self) -> String {
+        match self {
+            Rewrite::Prefix(prefix) => format!("rewrite_prefix = {}", quote(prefix)),
+            Rewrite::Path(path) => format!("rewrite_path = {}", quote(path)),
+        }
+    }
+}
+
+/// Returns the change that a target means: a constant replaces the whole path, and a target with the rest of the path
+/// replaces the prefix.
 ///
 /// # Errors
 ///
-/// The target cannot be reached by another prefix.
-pub(crate) fn read_rewrite(target: &str, path: &ReadPath) -> Result<String, String> {
+/// The target uses other parts of the path.
+pub(crate) fn read_rewrite(target: &str, path: &ReadPath) -> Result<Rewrite, String> {
     let wrong = || {
         format!(
-            "rewrite-target {target:?} replaces more than the prefix of a path; use a path as \"/shop(/|$)(.*)\" with \
-             rewrite-target \"/$2\""
+            "rewrite-target {target:?} cannot be served; use a path as \"/shop(/|$)(.*)\" with rewrite-target \"/$2\", or \
+             a constant path"
         )
     };
+    if is_path(target) && !target.contains('$') {
+        return Ok(Rewrite::Path(target.into()));
+    }
     let PathMatch::Prefix(_) = &path.selected else {
         return Err(wrong());
     };
@@ -231,7 +254,9 @@ pub(crate) fn read_rewrite(target: &str, path: &ReadPath) -> Result<String, Stri
     }
     let plain = prefix.trim_end_matches('/');
     match plain.is_empty() || is_path(plain) {
-        true => Ok(if plain.is_empty() { "/" } else { plain }.into()),
+        true => Ok(Rewrite::Prefix(
+            if plain.is_empty() { "/" } else { plain }.into(),
+        )),
         false => Err(wrong()),
     }
 }
@@ -318,13 +343,29 @@ mod tests {
         ] {
             assert_eq!(
                 read_rewrite(target, &read(path)),
-                Ok(wanted.into()),
+                Ok(Rewrite::Prefix(wanted.into())),
                 "{target}"
             );
         }
+        // A constant is the path of all requests.
         for (path, target) in [
             ("/shop", "/"),
             ("/shop/(.*)", "/"),
+            ("/shop$", "/a/b/"),
+            ("/shop(/|$)(.*)", "/index.html"),
+        ] {
+            assert_eq!(
+                read_rewrite(target, &read(path)),
+                Ok(Rewrite::Path(target.into())),
+                "{path}"
+            );
+        }
+        for (path, target) in [
+            ("/shop", "/?a=b"),
+            ("/shop", "/a//b"),
+            ("/shop", "a"),
+            ("/shop", ""),
+            ("/shop", "/$uri"),
             ("/shop(/|$)(.*)", "/$1"),
             ("/shop/(.*)", "/x?a=$1"),
             ("/shop/(.*)", "$host/$1"),

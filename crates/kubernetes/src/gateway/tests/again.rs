@@ -4,6 +4,8 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::super::translate::settle::{Kept, translate_again};
+use super::listener_sets::{put_gateway, put_set};
+use super::policies::{AUTHORITY, by_authority, put_authority, put_policy};
 use super::settle::bad_rules;
 use super::*;
 
@@ -22,6 +24,14 @@ enum Step {
     Gateway(usize),
     /// A route of calls comes, or changes: its number, and its host.
     Calls(usize, usize),
+    /// A route of datagrams comes, or changes (its service), or goes.
+    Datagrams(Option<usize>),
+    /// A policy of service `web` comes, or changes (its number), or goes.
+    Policy(Option<usize>),
+    /// The certificates of an authority come, or change, or break.
+    Authority(usize),
+    /// A set of listeners comes, or changes (its number), or goes.
+    Set(Option<usize>),
     /// A permission for targets in another namespace comes (true), or goes.
     Grant(bool),
     /// The namespace of the routes has this label.
@@ -37,8 +47,12 @@ fn any_step() -> impl Strategy<Value = Step> {
         4 => (0..6_usize, 0..4_usize, 0..46_usize).prop_map(|(n, host, rule)| Step::Route(n, host, rule)),
         2 => (0..6_usize).prop_map(Step::NoRoute),
         1 => (0..2_usize, any::<bool>()).prop_map(|(n, is_there)| Step::Service(n, is_there)),
-        1 => (0..5_usize).prop_map(Step::Gateway),
+        1 => (0..6_usize).prop_map(Step::Gateway),
         1 => (0..3_usize, 0..4_usize).prop_map(|(n, host)| Step::Calls(n, host)),
+        1 => proptest::option::of(0..2_usize).prop_map(Step::Datagrams),
+        1 => proptest::option::of(0..3_usize).prop_map(Step::Policy),
+        1 => (0..3_usize).prop_map(Step::Authority),
+        1 => proptest::option::of(0..3_usize).prop_map(Step::Set),
         1 => any::<bool>().prop_map(Step::Grant),
         1 => (0..2_usize).prop_map(Step::Namespace),
         1 => proptest::option::of(0..2_usize).prop_map(Step::Pool),
@@ -89,6 +103,7 @@ fn listeners(count: usize) -> Value {
         json!({ "name": "tls", "port": 443, "protocol": "HTTPS" }),
         json!({ "name": "team", "port": 82, "protocol": "HTTP",
                 "allowedRoutes": { "namespaces": { "from": "Selector", "selector": { "matchLabels": { "team": "0" } } } } }),
+        json!({ "name": "dns", "port": 80, "protocol": "UDP" }),
     ];
     all.into_iter().take(count).collect()
 }
@@ -100,7 +115,8 @@ fn apply(cluster: &mut Cluster, step: &Step) {
             Kind::HttpRoute,
             json!({ "metadata": { "namespace": "shop", "name": format!("r{number}"),
                                   "creationTimestamp": format!("2026-01-01T00:00:0{}Z", number % 3) },
-                    "spec": { "parentRefs": [{ "name": "g" }], "hostnames": [hosts[host]], "rules": [rule(of)] } }),
+                    "spec": { "parentRefs": [{ "name": "g" }, { "name": "s", "kind": "XListenerSet", "group": "gateway.networking.x-k8s.io" }],
+                              "hostnames": [hosts[host]], "rules": [rule(of)] } }),
         ),
         Step::NoRoute(number) => {
             let name = ObjectName::new("shop", &format!("r{number}"));
@@ -109,7 +125,7 @@ fn apply(cluster: &mut Cluster, step: &Step) {
         Step::Service(number, true) => cluster.put(
             Kind::Service,
             json!({ "metadata": { "namespace": "shop", "name": (SERVICES[number]) },
-                    "spec": { "ports": [{ "port": 80 }] } }),
+                    "spec": { "ports": [{ "name": "http", "port": 80 }, { "name": "dns", "port": 53, "protocol": "UDP" }] } }),
         ),
         Step::Service(number, false) => {
             let name = ObjectName::new("shop", SERVICES[number]);
@@ -121,6 +137,39 @@ fn apply(cluster: &mut Cluster, step: &Step) {
                     "spec": { "parentRefs": [{ "name": "g" }], "hostnames": [hosts[host]],
                               "rules": [{ "backendRefs": [{ "name": "web", "port": 80 }] }] } }),
         ),
+        Step::Datagrams(Some(number)) => cluster.put(
+            Kind::UdpRoute,
+            json!({ "metadata": { "namespace": "shop", "name": "u" },
+                    "spec": { "parentRefs": [{ "name": "g" }],
+                              "rules": [{ "backendRefs": [{ "name": (SERVICES[number]), "port": 53 }] }] } }),
+        ),
+        Step::Datagrams(None) => {
+            let name = ObjectName::new("shop", "u");
+            cluster.0.remove(Kind::UdpRoute, &name);
+        }
+        Step::Policy(Some(number)) => {
+            let section = [Value::Null, json!("http"), Value::Null][number].clone();
+            let mut validation = by_authority();
+            validation["hostname"] = format!("{number}.example").into();
+            put_policy(cluster, &format!("p{}", number % 2), section, validation);
+        }
+        Step::Policy(None) => {
+            let name = ObjectName::new("shop", "p0");
+            cluster.0.remove(Kind::BackendTlsPolicy, &name);
+        }
+        Step::Authority(number) => {
+            let text = ["broken".into(), AUTHORITY.to_owned(), AUTHORITY.repeat(2)];
+            put_authority(cluster, &text[number]);
+        }
+        Step::Set(Some(number)) => {
+            let hosts = ["a.example", "*.example", "c.example"];
+            let listeners = json!([{ "name": "s", "port": 81, "protocol": "HTTP", "hostname": (hosts[number]) }]);
+            put_set(cluster, Kind::XListenerSet, ("shop", "s"), listeners);
+        }
+        Step::Set(None) => {
+            let name = ObjectName::new("shop", "s");
+            cluster.0.remove(Kind::XListenerSet, &name);
+        }
         Step::Grant(true) => cluster.put(
             Kind::ReferenceGrant,
             json!({ "metadata": { "namespace": "other", "name": "g" },
@@ -144,7 +193,10 @@ fn apply(cluster: &mut Cluster, step: &Step) {
             );
         }
         Step::Refuse(_) => {}
-        Step::Gateway(count) => cluster.gateway("g", listeners(count)),
+        Step::Gateway(count) => {
+            let from = if count.is_multiple_of(2) { "Same" } else { "None" };
+            put_gateway(cluster, listeners(count), json!({ "from": from }));
+        }
     }
 }
 

@@ -406,8 +406,15 @@ fn paths_are_rewritten_by_prefix() {
         routes[0],
         format!("path=[\"/*\"] host=[\"a.example\"] {WEB} rewrite_prefix=\"/v2\"")
     );
-    // A constant target, which each request would get.
+    // A constant target is the path of each request.
     let (routes, notices, _) = serve(&[("rewrite-target", "/")], at("/shop"));
+    assert_eq!(
+        routes[0],
+        format!("path=[\"/shop/*\"] host=[\"a.example\"] {WEB} rewrite_path=\"/\"")
+    );
+    assert!(notices.is_empty(), "{notices:?}");
+    // A target with other parts of the path.
+    let (routes, notices, _) = serve(&[("rewrite-target", "/$1")], at("/shop"));
     assert_eq!(
         routes[0],
         "path=[\"/shop/*\"] host=[\"a.example\"] answer={ status=503 }"

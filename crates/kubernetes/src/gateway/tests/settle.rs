@@ -36,6 +36,9 @@ pub(super) fn bad_rules() -> Vec<Value> {
         filter(
             json!({ "type": "URLRewrite", "urlRewrite": { "path": { "type": "ReplacePrefixMatch", "replacePrefixMatch": "?" } } }),
         ),
+        filter(
+            json!({ "type": "URLRewrite", "urlRewrite": { "path": { "type": "ReplaceFullPath", "replaceFullPath": "/a?b" } } }),
+        ),
         redirect(json!({ "statusCode": 200 })),
         redirect(json!({ "hostname": "a b" })),
         json!({ "retry": { "codes": [1000] }, "backendRefs": web() }),

@@ -78,6 +78,8 @@ pub(super) struct RouteTranslation {
     pub(super) claims: Vec<SessionClaim>,
     /// Pools to which the route sends requests, with the gateways of the requests.
     pub(super) pools: Vec<(ObjectName, ObjectName)>,
+    /// Services with a policy to which the route sends requests, with the gateways of the requests.
+    pub(super) secured: Vec<(ObjectName, ObjectName)>,
     /// Numbers of the listeners that count the route.
     pub(super) listeners: Vec<usize>,
     pub(super) status: Arc<Status>,

@@ -10,11 +10,6 @@ use super::super::text::{Owner, quote, quote_list, write_host};
 use super::entry::Entry;
 use super::{StreamTarget, Work, rank_host};
 
-/// Returns the owner of a listener's lines.
-fn owner_of(of: &ListenerState<'_>) -> Owner {
-    Owner::Listener(of.gateway.metadata.object_name(), of.listener.name.clone())
-}
-
 /// Writes the condition on a host.
 pub(super) fn write_condition(host: &str) -> String {
     format!("host = [{}]", quote(&write_host(host)))
@@ -27,7 +22,7 @@ impl Work<'_> {
         self.text.line("certificates = [");
         let mut known = HashSet::new();
         for listener in serving.iter().filter_map(|of| self.listeners.get(*of)) {
-            self.text.begin(owner_of(listener));
+            self.text.begin(listener.owner());
             for (certificate, key) in &listener.certificates {
                 let pair = format!(
                     "{{ certificate = {}, key = {} }},",
@@ -63,26 +58,27 @@ impl Work<'_> {
         let Some(first) = first else {
             return;
         };
-        let is_stream = matches!(frontend.class, Class::Passthrough | Class::Tcp);
+        let is_stream = matches!(frontend.class, Class::Passthrough | Class::Tcp | Class::Udp);
+        let is_udp = frontend.class == Class::Udp;
         // A port without a route refuses connections.
         if is_stream && targets.is_empty() {
             return;
         }
-        let owner = owner_of(first);
+        let owner = first.owner();
         let port = frontend.port.to_string();
         let gateway = &first.gateway.metadata;
-        let name = match self.settings.pool.is_empty() {
-            true => self.names.find(&["kubernetes", &port]),
-            false => {
-                // The gateway that stands for Ingresses has no namespace.
-                let parts = ["kubernetes", &gateway.namespace, &gateway.name, &port];
-                let parts = { parts.into_iter() }.filter(|part| !part.is_empty());
-                self.names.find(&parts.collect::<Vec<_>>())
-            }
-        };
+        let mut parts = vec!["kubernetes"];
+        if !self.settings.pool.is_empty() {
+            // The gateway that stands for Ingresses has no namespace.
+            let of_gateway = [gateway.namespace.as_str(), gateway.name.as_str()];
+            parts.extend(of_gateway.into_iter().filter(|part| !part.is_empty()));
+        }
+        parts.push(&port);
+        parts.extend(is_udp.then_some("udp"));
+        let name = self.names.find(&parts);
         let rule = format!("rule.{}", quote(&name));
         let owners = serving.iter().filter_map(|of| self.listeners.get(*of));
-        let owners = owners.map(owner_of).collect();
+        let owners = owners.map(ListenerState::owner).collect();
         self.rules.insert(name.clone(), owners);
         self.text.begin_rule(owner.clone());
         self.text.line(&format!("[{rule}]"));
@@ -96,7 +92,8 @@ impl Work<'_> {
             quote_list(listen.iter().map(String::as_str))
         ));
         if is_stream {
-            self.text.line("protocol = \"tcp\"");
+            let protocol = if is_udp { "udp" } else { "tcp" };
+            self.text.line(&format!("protocol = {}", quote(protocol)));
             let (named, any): (Vec<_>, Vec<_>) =
                 targets.into_iter().partition(|(host, ..)| host.is_some());
             if let Some((_, group, owner)) = any.first() {
@@ -123,7 +120,7 @@ impl Work<'_> {
         let mut hosts: Vec<(Option<String>, Owner)> = serving
             .iter()
             .filter_map(|of| self.listeners.get(*of))
-            .map(|of| (of.hostname().map(str::to_ascii_lowercase), owner_of(of)))
+            .map(|of| (of.hostname().map(str::to_ascii_lowercase), of.owner()))
             .collect();
         hosts.sort_by_cached_key(|(host, _)| (rank_host(host.as_deref()), host.clone()));
         hosts.dedup_by(|(host, _), (before, _)| host == before);

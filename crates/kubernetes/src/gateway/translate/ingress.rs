@@ -231,6 +231,7 @@ impl<'o> Work<'o> {
             if !messages.is_empty() {
                 let messages: Vec<String> = messages.into_iter().collect();
                 self.ingress.notices.push(Notice {
+                    kind: Kind::Ingress,
                     object: ingress.metadata.object_name(),
                     uid: ingress.metadata.uid.clone(),
                     reason,
@@ -362,7 +363,7 @@ impl<'o> Work<'o> {
         }
         let rewrite = treatment.rewrite_target.as_deref();
         let rewrite = match rewrite.map(|target| read_rewrite(target, path)).transpose() {
-            Ok(prefix) => prefix.map(|prefix| format!("rewrite_prefix = {}", quote(&prefix))),
+            Ok(rewrite) => rewrite.map(|rewrite| rewrite.action()),
             Err(message) => {
                 told.insert(message);
                 pieces.push(Piece::answer(Vec::new(), 503));

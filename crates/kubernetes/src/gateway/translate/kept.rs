@@ -2,7 +2,7 @@
 //! of.
 //!
 //! A route is made of the object itself, of the refusals of its rules, of the services to which it refers, and of its
-//! surroundings: gateways, grants, pools, listeners, and the labels of namespaces if a listener selects any. A change of a
+//! surroundings: gateways, grants, pools, policies, listeners, and the labels of namespaces if a listener selects any. A change of a
 //! service makes the routes anew that refer to the service, and one of the surroundings makes all of them anew.
 //!
 //! A route is translated with groups of its own. What depends on the order of routes is done over all routes each time:
@@ -16,11 +16,13 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::Arc;
 
 use super::super::backends::Groups;
+use super::super::listener_sets::SetName;
 use super::super::listeners::{Frontend, ListenerState};
 use super::super::objects::{
-    ByName, Gateway, HttpRoute, InferencePool, Kind, Metadata, Namespace, ObjectName,
-    ReferenceGrant, Service,
+    ByName, Gateway, HttpRoute, InferencePool, Kind, ListenerSet, Metadata, Namespace, ObjectName,
+    Objects, ReferenceGrant, Service,
 };
+use super::super::policies::Policies;
 use super::super::text::{Owner, TextSize};
 use super::entry::{Entry, RouteTranslation, SessionClaim, age_of};
 use super::route::translate_route;
@@ -100,10 +102,14 @@ struct Surroundings {
     gateways: ByName<Gateway>,
     grants: ByName<ReferenceGrant>,
     pools: ByName<InferencePool>,
+    policies: Policies,
+    sets: [ByName<ListenerSet>; 2],
     /// Namespaces; `None` if no listener selects any.
     namespaces: Option<ByName<Namespace>>,
     /// Numbers of the listeners of each gateway of this controller.
     by_gateway: BTreeMap<ObjectName, Vec<usize>>,
+    /// Numbers of the listeners of each set of these gateways.
+    by_set: BTreeMap<SetName, Vec<usize>>,
     /// True for listeners that take routes, and for those that serve clients.
     listeners: Vec<(bool, bool)>,
     frontends: Vec<Frontend>,
@@ -138,11 +144,23 @@ impl Surroundings {
             gateways: objects.gateways.clone(),
             grants: objects.grants.clone(),
             pools: objects.pools.clone(),
+            policies: work.policies.clone(),
+            sets: [
+                objects.listener_sets.clone(),
+                objects.x_listener_sets.clone(),
+            ],
+            by_set: work.by_set.clone(),
             namespaces: find_namespaces(work).cloned(),
             by_gateway: work.by_gateway.clone(),
             listeners: list_facts(&work.listeners).collect(),
             frontends: work.frontends.clone(),
         }
+    }
+
+    /// True if the sets of listeners are those of `objects`.
+    fn has_sets(&self, objects: &Objects) -> bool {
+        let [sets, experimental] = &self.sets;
+        are_same(sets, &objects.listener_sets) && are_same(experimental, &objects.x_listener_sets)
     }
 
     /// True if the surroundings are those of `work`.
@@ -158,6 +176,9 @@ impl Surroundings {
             && are_same(&self.gateways, &objects.gateways)
             && are_same(&self.grants, &objects.grants)
             && are_same(&self.pools, &objects.pools)
+            && self.policies == work.policies
+            && self.has_sets(objects)
+            && self.by_set == work.by_set
             && self.by_gateway == work.by_gateway
             && { self.listeners.iter().copied() }.eq(list_facts(&work.listeners))
             && self.frontends == work.frontends
@@ -410,6 +431,10 @@ impl Work<'_> {
             for (pool, gateway) in &route.pools {
                 let parents = self.pool_parents.entry(pool.clone()).or_default();
                 parents.insert(gateway.clone());
+            }
+            for (service, gateway) in &route.secured {
+                let ancestors = self.policy_ancestors.entry(service.clone()).or_default();
+                ancestors.insert(gateway.clone());
             }
             self.statuses.push(Arc::clone(&route.status));
         }

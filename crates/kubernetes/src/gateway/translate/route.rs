@@ -8,6 +8,7 @@ use super::super::backends::{Groups, Referrer};
 use super::super::http::RuleText;
 use super::super::listeners::Class;
 use super::super::objects::{HttpRoute, Kind, ObjectName};
+use super::super::policies::list_targets;
 use super::super::pools::list_pools;
 use super::super::text::{Owner, quote, short_name};
 use super::entry::{Entry, RouteTranslation, RuleGroups, SessionClaim, Source};
@@ -47,10 +48,12 @@ pub(super) fn translate_route(
     let object = metadata.object_name();
     let wrong_host = refuse_host(&route.spec.hostnames);
     let (mut rules, mut claims, mut pools, mut count) = (Vec::new(), Vec::new(), Vec::new(), 0);
+    let mut secured = Vec::new();
     for (number, rule) in route.spec.rules.iter().enumerate() {
         let owner = Arc::new(Owner::Rule(kind, object.clone(), number));
         let referrer = Referrer {
             objects: work.objects,
+            policies: &work.policies,
             kind,
             namespace: &metadata.namespace,
         };
@@ -81,6 +84,15 @@ pub(super) fn translate_route(
             let gateways = list_gateways(work, &attachments);
             pools.extend(gateways.map(|gateway| (pool.clone(), gateway)));
         }
+        let targets = list_targets(rule);
+        let namespace = &metadata.namespace;
+        for service in work
+            .policies
+            .list_services(targets, kind, namespace, work.objects)
+        {
+            let gateways = list_gateways(work, &attachments);
+            secured.extend(gateways.map(|gateway| (service.clone(), gateway)));
+        }
         let rule = RouteRule {
             kind,
             route,
@@ -103,6 +115,7 @@ pub(super) fn translate_route(
         needs_nobody: groups.needs_nobody(),
         claims,
         pools,
+        secured,
         listeners: list_listeners(&parents, &findings),
         status: work.make_route_status(kind, metadata, &parents, &findings),
     }

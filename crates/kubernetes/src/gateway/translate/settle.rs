@@ -111,6 +111,7 @@ impl Work<'_> {
         let streams = [
             (Kind::TlsRoute, &self.objects.tls_routes),
             (Kind::TcpRoute, &self.objects.tcp_routes),
+            (Kind::UdpRoute, &self.objects.udp_routes),
         ];
         let mut targets: BTreeMap<usize, Vec<StreamTarget>> = BTreeMap::new();
         for (kind, routes) in streams {
@@ -165,9 +166,11 @@ fn find_newest(objects: &Objects, settings: &Settings, refused: &Refused) -> Vec
     let tls = tls.map(|of| (Kind::TlsRoute, &of.metadata, 1));
     let tcp = objects.tcp_routes.values();
     let tcp = tcp.map(|of| (Kind::TcpRoute, &of.metadata, 1));
+    let udp = objects.udp_routes.values();
+    let udp = udp.map(|of| (Kind::UdpRoute, &of.metadata, 1));
     let ingresses = objects.ingresses.values();
     let ingresses = ingresses.map(|of| (Kind::Ingress, &of.metadata, count_owners(of)));
-    let routes = http.chain(grpc).chain(tls).chain(tcp);
+    let routes = http.chain(grpc).chain(tls).chain(tcp).chain(udp);
     let mut all: Vec<_> = routes.chain(ingresses).collect();
     all.sort_by_cached_key(|(kind, metadata, _)| (rank_age(metadata), *kind));
     let owners = all.into_iter().flat_map(|(kind, metadata, rules)| {

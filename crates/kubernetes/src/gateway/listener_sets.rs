@@ -1,0 +1,152 @@
+//! ListenerSets: further listeners of a gateway, which others than the gateway's owner write.
+//!
+//! The experimental channel of the Gateway API has them as XListenerSets, in a group of their own.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Value, json};
+
+use super::conditions::{Condition, Refusal, list_conditions};
+use super::listeners::ListenerState;
+use super::objects::{GROUP, Gateway, Kind, ListenerSet, Metadata, ObjectName, Objects};
+
+/// Kind and name of a set.
+pub(crate) type SetName = (Kind, ObjectName);
+
+/// Set of a gateway of this controller.
+#[derive(Debug)]
+pub(crate) struct SetState<'o> {
+    pub(crate) kind: Kind,
+    pub(crate) set: &'o ListenerSet,
+    pub(crate) gateway: &'o Gateway,
+    /// Reason why the gateway does not take the set.
+    pub(crate) refusal: Option<Refusal>,
+    /// Numbers of the listeners.
+    pub(crate) listeners: Vec<usize>,
+}
+
+impl SetState<'_> {
+    /// Returns the kind and the name of the set.
+    pub(crate) fn name(&self) -> SetName {
+        (self.kind, self.set.metadata.object_name())
+    }
+}
+
+fn rank_age(metadata: &Metadata) -> (&str, &str, &str) {
+    (
+        &metadata.creation_timestamp,
+        &metadata.namespace,
+        &metadata.name,
+    )
+}
+
+/// Returns the gateway that a set names; `None` if the set names another object.
+fn find_gateway(set: &ListenerSet) -> Option<ObjectName> {
+    let parent = &set.spec.parent_ref;
+    let group = parent.group.as_deref().unwrap_or(GROUP);
+    let kind = parent.kind.as_deref().unwrap_or("Gateway");
+    let own = &set.metadata.namespace;
+    let namespace = parent.namespace.as_deref().unwrap_or(own);
+    let is_gateway = (group, kind) == (GROUP, Kind::Gateway.name());
+    is_gateway.then(|| ObjectName::new(namespace, &parent.name))
+}
+
+/// Returns the sets by the gateways that they name, the oldest first.
+pub(crate) fn list_sets(objects: &Objects) -> BTreeMap<ObjectName, Vec<(Kind, &ListenerSet)>> {
+    let sets = objects.listener_sets.values();
+    let sets = sets.map(|set| (Kind::ListenerSet, set.as_ref()));
+    let experimental = objects.x_listener_sets.values();
+    let experimental = experimental.map(|set| (Kind::XListenerSet, set.as_ref()));
+    let mut by_gateway: BTreeMap<ObjectName, Vec<(Kind, &ListenerSet)>> = BTreeMap::new();
+    for (kind, set) in sets.chain(experimental) {
+        if let Some(gateway) = find_gateway(set) {
+            by_gateway.entry(gateway).or_default().push((kind, set));
+        }
+    }
+    for sets in by_gateway.values_mut() {
+        sets.sort_by(|(_, a), (_, b)| rank_age(&a.metadata).cmp(&rank_age(&b.metadata)));
+    }
+    by_gateway
+}
+
+/// Returns the reason why a gateway does not take a set.
+pub(crate) fn refuse_set(
+    gateway: &Gateway,
+    set: &ListenerSet,
+    objects: &Objects,
+) -> Option<Refusal> {
+    let namespaces = &gateway.spec.allowed_listeners.namespaces;
+    let own = &set.metadata.namespace;
+    let is_allowed = match namespaces.from.as_deref().unwrap_or("None") {
+        "All" => true,
+        "Same" => *own == gateway.metadata.namespace,
+        "Selector" => {
+            let of = objects.namespaces.get(&ObjectName::new("", own));
+            let selector = namespaces.selector.as_ref();
+            { selector.zip(of) }.is_some_and(|(selector, of)| selector.selects(&of.metadata.labels))
+        }
+        _ => false,
+    };
+    (!is_allowed).then(|| {
+        let message = format!(
+            "gateway {} allows no listeners of namespace {own}; change allowedListeners of the gateway",
+            gateway.metadata.object_name()
+        );
+        ("NotAllowed", message)
+    })
+}
+
+/// Makes the status of a set. `gateway_refusal` is the reason why the gateway as a whole is not used.
+pub(crate) fn show_set(
+    state: &SetState<'_>,
+    all: &[ListenerState<'_>],
+    gateway_refusal: Option<&Refusal>,
+) -> Value {
+    let listeners = { state.listeners.iter() }.filter_map(|number| all.get(*number));
+    let listeners: Vec<&ListenerState<'_>> = listeners.collect();
+    let valid = listeners.iter().filter(|of| of.is_valid()).count();
+    let accepted = match (&state.refusal, gateway_refusal) {
+        (Some((reason, message)), _) => Condition::fails("Accepted", reason, message),
+        (None, Some((_, message))) => {
+            let message = format!("the gateway is not accepted: {message}");
+            Condition::fails("Accepted", "ParentNotAccepted", message)
+        }
+        (None, None) if valid == listeners.len() => Condition::holds("Accepted", "Accepted"),
+        (None, None) if valid > 0 => Condition {
+            message: "some listeners are not valid: see their conditions".into(),
+            ..Condition::holds("Accepted", "ListenersNotValid")
+        },
+        (None, None) => {
+            let message = "no listener is valid: see their conditions";
+            Condition::fails("Accepted", "ListenersNotValid", message)
+        }
+    };
+    let programmed = match valid {
+        0 => {
+            let message = "no listener serves clients: see the other conditions";
+            Condition::fails("Programmed", "Invalid", message)
+        }
+        _ => Condition::holds("Programmed", "Programmed"),
+    };
+    let conditions = list_conditions(&[accepted, programmed], state.set.metadata.generation);
+    json!({
+        "conditions": conditions,
+        "listeners": listeners.iter().map(|of| of.show()).collect::<Vec<_>>(),
+    })
+}
+
+/// Returns the condition of a gateway about its sets; `None` if the gateway says nothing of sets.
+pub(crate) fn show_attached<'s>(
+    gateway: &Gateway,
+    mut sets: impl Iterator<Item = &'s SetState<'s>>,
+) -> Option<Condition> {
+    const KIND: &str = "AttachedListenerSets";
+    let from = gateway.spec.allowed_listeners.namespaces.from.as_deref()?;
+    if from == "None" {
+        return None;
+    }
+    Some(match sets.any(|set| set.refusal.is_none()) {
+        true => Condition::holds(KIND, "ListenerSetsAttached"),
+        false => Condition::fails(KIND, "NoListenerSetsAttached", ""),
+    })
+}

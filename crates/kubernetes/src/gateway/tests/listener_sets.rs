@@ -1,0 +1,197 @@
+//! Tests of ListenerSet and XListenerSet.
+
+use serde_json::json;
+
+use super::*;
+
+/// Adds a gateway `shop/g` with a listener at port 80 that takes sets of these namespaces.
+pub(super) fn put_gateway(cluster: &mut Cluster, listeners: Value, namespaces: Value) {
+    cluster.put(
+        Kind::Gateway,
+        json!({ "metadata": { "namespace": "shop", "name": "g", "generation": 3, "creationTimestamp": "2026-01-01T00:00:00Z" },
+                "spec": { "gatewayClassName": "evenkeel", "listeners": listeners,
+                          "allowedListeners": { "namespaces": namespaces } } }),
+    );
+}
+
+/// Adds a set of gateway `shop/g`.
+pub(super) fn put_set(cluster: &mut Cluster, kind: Kind, name: (&str, &str), listeners: Value) {
+    let (namespace, name) = name;
+    cluster.put(
+        kind,
+        json!({ "metadata": { "namespace": namespace, "name": name, "generation": 5,
+                              "creationTimestamp": format!("2026-01-01T00:00:0{}Z", name.len()) },
+                "spec": { "parentRef": { "name": "g", "namespace": "shop" }, "listeners": listeners } }),
+    );
+}
+
+fn plain_listener() -> Value {
+    json!([{ "name": "http", "port": 80, "protocol": "HTTP", "hostname": "g.example" }])
+}
+
+fn host(name: &str) -> Value {
+    json!([{ "name": "http", "port": 80, "protocol": "HTTP", "hostname": name }])
+}
+
+#[test]
+fn routes_attach_to_listeners_of_a_set() {
+    for (kind, group) in [
+        (Kind::ListenerSet, "gateway.networking.k8s.io"),
+        (Kind::XListenerSet, "gateway.networking.x-k8s.io"),
+    ] {
+        let mut cluster = Cluster::new();
+        put_gateway(&mut cluster, plain_listener(), json!({ "from": "All" }));
+        put_set(&mut cluster, kind, ("other", "s"), host("s.example"));
+        cluster.put(
+            Kind::HttpRoute,
+            json!({ "metadata": { "namespace": "other", "name": "r" },
+                    "spec": { "parentRefs": [{ "group": group, "kind": kind.name(), "name": "s" }],
+                              "rules": [{ "backendRefs": web() }] } }),
+        );
+        let translation = cluster.translate();
+        let wanted = ["s.example => kubernetes.other.web.80"];
+        assert_eq!(routes(&translation)[..1], wanted, "{kind:?}");
+        assert_eq!(parent_conditions(&translation, Kind::HttpRoute, "r"), GOOD);
+        let set = status_of(&translation, kind, "s");
+        let programmed = ["Accepted=True/Accepted", "Programmed=True/Programmed"];
+        assert_eq!(show(&set["conditions"]), programmed);
+        assert_eq!(set["conditions"][0]["observedGeneration"], 5);
+        let listener = &set["listeners"][0];
+        assert_eq!(listener["attachedRoutes"], 1);
+        // The older API demands the port.
+        let port = (kind == Kind::XListenerSet).then_some(80);
+        assert_eq!(listener["port"], json!(port));
+        let gateway = status_of(&translation, Kind::Gateway, "g");
+        assert_eq!(
+            show(&gateway["conditions"])[2],
+            "AttachedListenerSets=True/ListenerSetsAttached"
+        );
+        assert_eq!(gateway["listeners"].as_array().unwrap().len(), 1);
+        assert_eq!(gateway["listeners"][0]["attachedRoutes"], 0);
+    }
+}
+
+#[test]
+fn routes_of_the_gateway_stay_at_its_own_listeners() {
+    let mut cluster = Cluster::new();
+    put_gateway(&mut cluster, plain_listener(), json!({ "from": "Same" }));
+    put_set(
+        &mut cluster,
+        Kind::ListenerSet,
+        ("shop", "s"),
+        host("s.example"),
+    );
+    cluster.route("r", json!([]), json!([{ "backendRefs": web() }]));
+    let found = routes(&cluster.translate());
+    assert_eq!(found[0], "g.example => kubernetes.shop.web.80");
+    assert!(
+        found.contains(&"s.example => 404".to_owned()) || found.len() == 2,
+        "{found:?}"
+    );
+    assert!(
+        !found
+            .iter()
+            .any(|line| line.starts_with("s.example => kube"))
+    );
+}
+
+#[test]
+fn a_gateway_takes_sets_of_the_namespaces_that_it_allows() {
+    let team = json!({ "from": "Selector", "selector": { "matchLabels": { "team": "other" } } });
+    for (namespaces, namespace, is_allowed) in [
+        (Value::Null, "shop", false),
+        (json!({ "from": "None" }), "shop", false),
+        (json!({ "from": "Same" }), "shop", true),
+        (json!({ "from": "Same" }), "other", false),
+        (json!({ "from": "All" }), "other", true),
+        (team.clone(), "other", true),
+        (team, "shop", false),
+    ] {
+        let mut cluster = Cluster::new();
+        put_gateway(&mut cluster, plain_listener(), namespaces.clone());
+        put_set(
+            &mut cluster,
+            Kind::XListenerSet,
+            (namespace, "s"),
+            host("s.example"),
+        );
+        let translation = cluster.translate();
+        let set = status_of(&translation, Kind::XListenerSet, "s");
+        let wanted = match is_allowed {
+            true => ["Accepted=True/Accepted", "Programmed=True/Programmed"],
+            false => ["Accepted=False/NotAllowed", "Programmed=False/Invalid"],
+        };
+        assert_eq!(show(&set["conditions"]), wanted, "{namespaces} {namespace}");
+        assert_eq!(translation.text.contains("s.example"), is_allowed);
+    }
+}
+
+#[test]
+fn the_oldest_of_listeners_in_conflict_serves() {
+    let mut cluster = Cluster::new();
+    put_gateway(&mut cluster, plain_listener(), json!({ "from": "All" }));
+    put_set(
+        &mut cluster,
+        Kind::ListenerSet,
+        ("other", "s"),
+        host("s.example"),
+    );
+    put_set(
+        &mut cluster,
+        Kind::XListenerSet,
+        ("shop", "newer"),
+        host("s.example"),
+    );
+    let listeners = json!([
+        { "name": "a", "port": 80, "protocol": "HTTP", "hostname": "g.example" },
+        { "name": "b", "port": 80, "protocol": "TCP" },
+        { "name": "c", "protocol": "HTTP" },
+        { "name": "d", "port": 81, "protocol": "HTTP" },
+    ]);
+    put_set(
+        &mut cluster,
+        Kind::ListenerSet,
+        ("shop", "mixed"),
+        listeners,
+    );
+    let translation = cluster.translate();
+    let conditions = |kind, name| show(&status_of(&translation, kind, name)["conditions"]);
+    assert_eq!(conditions(Kind::ListenerSet, "s")[0], GOOD[0]);
+    assert_eq!(
+        conditions(Kind::XListenerSet, "newer")[0],
+        "Accepted=False/ListenersNotValid"
+    );
+    assert_eq!(
+        conditions(Kind::ListenerSet, "mixed")[0],
+        "Accepted=True/ListenersNotValid"
+    );
+    let mixed = &status_of(&translation, Kind::ListenerSet, "mixed")["listeners"];
+    let accepted = |number: usize| show(&mixed[number]["conditions"])[0].clone();
+    assert_eq!(accepted(0), "Accepted=False/HostnameConflict");
+    assert_eq!(accepted(1), "Accepted=False/ProtocolConflict");
+    assert_eq!(accepted(2), "Accepted=False/UnsupportedValue");
+    assert_eq!(accepted(3), GOOD[0]);
+    let gateway = status_of(&translation, Kind::Gateway, "g");
+    assert_eq!(show(&gateway["conditions"])[0], GOOD[0]);
+}
+
+#[test]
+fn a_listener_of_a_set_at_a_port_in_use_is_left_out() {
+    let mut cluster = Cluster::new();
+    put_gateway(&mut cluster, plain_listener(), json!({ "from": "All" }));
+    let listeners = json!([{ "name": "http", "port": 81, "protocol": "HTTP" }]);
+    put_set(&mut cluster, Kind::ListenerSet, ("shop", "g"), listeners);
+    let name = ObjectName::new("shop", "g");
+    // The gateway has the same name, and a listener of the same name.
+    let owner = Owner::SetListener(Kind::ListenerSet, name, "http".into());
+    let owners = cluster.translate().rules;
+    assert!(owners["kubernetes.81"].contains(&owner));
+    let refused: Refused = BTreeMap::from([(owner, "address in use".into())]);
+    let translation = translate(&cluster.0, &settings(), &refused);
+    assert!(translation.text.contains(":80") && !translation.text.contains(":81"));
+    let set = status_of(&translation, Kind::ListenerSet, "g");
+    assert_eq!(
+        show(&set["listeners"][0]["conditions"])[0],
+        "Accepted=False/PortUnavailable"
+    );
+}
