@@ -108,6 +108,7 @@ fn status() -> Status {
         loads: Vec::new(),
     });
     Status {
+        xdp_interfaces: Vec::new(),
         generation: 7,
         last_reload: None,
         needs_restart: Vec::new(),
