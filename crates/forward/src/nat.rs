@@ -86,7 +86,7 @@ impl Nat {
         self.choose_linger_of(connection.seat, connection.has_nat, linger)
     }
 
-    /// The same by the seat of the member.
+    /// Returns the `linger` of a seat, likewise.
     pub(crate) fn choose_linger_of(&self, seat: u32, has_nat: bool, linger: Duration) -> Duration {
         let Some(ports) = self.ports.filter(|_| has_nat) else {
             return linger;

@@ -28,7 +28,13 @@ const TCP_ARMS: [Arm; 6] = [
     Arm::Ipvs,
 ];
 /// Balancers of the row of UDP, the router first.
-const UDP_ARMS: [Arm; 4] = [Arm::Router, Arm::Udp, Arm::NginxUdp, Arm::EnvoyUdp];
+const UDP_ARMS: [Arm; 5] = [
+    Arm::Router,
+    Arm::UdpKernel,
+    Arm::Udp,
+    Arm::NginxUdp,
+    Arm::EnvoyUdp,
+];
 
 /// Clocks of this process, a balancer and the kernel's threads of one processor.
 pub(crate) struct Meter<'a> {
@@ -160,11 +166,15 @@ pub(crate) fn measure_tcp(run: &Run, results: &mut Results) -> Result<()> {
             take_turns(&mut all, row, round, cpu, count, drive, results)?;
         }
     }
-    let kernel = all.iter().find(|(one, _)| one.arm == Arm::Kernel);
-    if let Some((kernel, _)) = kernel {
-        check_forwarded(kernel)?;
+    check_arm(&all, Arm::Kernel)
+}
+
+/// Checks that the kernel did forward in an arm, if the arm was measured.
+fn check_arm(all: &[(Balancer, Servers)], arm: Arm) -> Result<()> {
+    match all.iter().find(|(one, _)| one.arm == arm) {
+        Some((kernel, _)) => check_forwarded(kernel),
+        None => Ok(()),
     }
-    Ok(())
 }
 
 /// Checks that the kernel did forward: else the proxy would have been measured.
@@ -177,7 +187,9 @@ fn check_forwarded(kernel: &Balancer) -> Result<()> {
         "proxied_strategy",
         "proxied_full",
         "proxied_table",
+        "proxied_rate",
         "proxied_route",
+        "proxied_session",
         "dropped",
     ] {
         let count = body.split_once(&format!("\"{key}\":")).map(|(_, rest)| {
@@ -185,10 +197,8 @@ fn check_forwarded(kernel: &Balancer) -> Result<()> {
             digits.into_iter().next().unwrap_or_default().to_owned()
         });
         if count.as_deref().is_some_and(|count| count != "0") {
-            println!(
-                "kernel: {} packets counted as {key}",
-                count.unwrap_or_default()
-            );
+            let (name, count) = (kernel.arm.name(), count.unwrap_or_default());
+            println!("{name}: {count} packets counted as {key}");
         }
     }
     Ok(())
@@ -225,5 +235,5 @@ pub(crate) fn measure_udp(run: &Run, results: &mut Results) -> Result<()> {
             results,
         )?;
     }
-    Ok(())
+    check_arm(&all, Arm::UdpKernel)
 }

@@ -147,6 +147,8 @@ pub(crate) enum Arm {
     Nft,
     /// IPVS, members in turn.
     Ipvs,
+    /// A UDP rule with `forward = "kernel"`.
+    UdpKernel,
     /// A UDP rule.
     Udp,
     /// UDP through nginx.
@@ -168,6 +170,7 @@ impl Arm {
             Self::Proxy => "proxy",
             Self::Nft => "nft",
             Self::Ipvs => "ipvs",
+            Self::UdpKernel => "udp-kernel",
             Self::Udp => "udp-rule",
             Self::NginxUdp => "nginx",
             Self::EnvoyUdp => "envoy",
@@ -175,7 +178,10 @@ impl Arm {
     }
 
     fn is_udp(self) -> bool {
-        matches!(self, Self::Udp | Self::NginxUdp | Self::EnvoyUdp)
+        matches!(
+            self,
+            Self::UdpKernel | Self::Udp | Self::NginxUdp | Self::EnvoyUdp
+        )
     }
 
     /// Addresses that clients use, in turn.
@@ -240,7 +246,8 @@ impl Balancer {
             | Arm::KernelNat
             | Arm::KernelXdp
             | Arm::Proxy
-            | Arm::Udp => {
+            | Arm::Udp
+            | Arm::UdpKernel => {
                 let file = folder.join(CONFIG);
                 fs::write(&file, evenkeel_config(arm, members, more))?;
                 let mut command = front.command(&run.evenkeel);
@@ -304,7 +311,7 @@ impl Balancer {
     /// Returns an error if the kernel does not forward in time.
     pub(crate) fn wait_until_forwarding(&self) -> Result<()> {
         match self.arm {
-            Arm::Kernel | Arm::KernelLeast | Arm::KernelNat | Arm::KernelXdp => {
+            Arm::Kernel | Arm::KernelLeast | Arm::KernelNat | Arm::KernelXdp | Arm::UdpKernel => {
                 self.wait_until(|| self.check_forwarding())
             }
             _ => Ok(()),
@@ -472,6 +479,7 @@ fn evenkeel_config(arm: Arm, members: &[SocketAddr], more: &str) -> String {
         .map(|member| format!("\"{member}\""))
         .collect();
     let kind = match arm {
+        Arm::UdpKernel => "protocol = \"udp\"\nforward = \"kernel\"",
         Arm::Udp => "protocol = \"udp\"\nudp = { session = \"datagram\" }",
         Arm::Proxy => "protocol = \"tcp\"",
         Arm::KernelLeast => {

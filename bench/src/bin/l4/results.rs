@@ -140,7 +140,6 @@ const KERNEL: &str = "kernel";
 const LEAST: &str = "kernel-least";
 const PROXY: &str = "proxy";
 const NAT: &str = "kernel-nat";
-const NO_UDP: &str = "the kernel does not forward UDP rules";
 
 const TARGETS: &[Target] = &[
     target(
@@ -183,8 +182,8 @@ const TARGETS: &[Target] = &[
         "UDP query in the kernel",
         QUERY,
         CPU,
-        KERNEL,
-        Bound::Missing(NO_UDP),
+        "udp-kernel",
+        Bound::To("nginx", 0.2),
     ),
     target(
         "UDP query at user level",

@@ -3,6 +3,21 @@
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
+/// Number of connections that the table of connections has room for, for each session that the table of sessions has room for.
+pub(super) const CONNECTIONS_PER_SESSION: u32 = 2;
+
+/// Maps of sessions of UDP that outlive a process.
+pub(super) const UDP_PINNED: [&str; 5] = [
+    "evk_udp_listeners",
+    "evk_udp_counts",
+    "evk_udp_clients",
+    "evk_udp_sessions",
+    "evk_udp_kept",
+];
+
+/// Maps with the size of the table of sessions.
+pub(super) const UDP_SIZED: [&str; 3] = ["evk_udp_clients", "evk_udp_sessions", "evk_udp_kept"];
+
 /// Reads numbers and addresses one after the other; 0 behind the end.
 pub(super) struct Reader<'a>(pub(super) &'a [u8]);
 

@@ -8,6 +8,7 @@ mod detach;
 mod layout;
 mod nat;
 mod place;
+mod sessions;
 mod table;
 #[cfg(test)]
 mod tests;
@@ -34,6 +35,7 @@ use nix::net::if_::InterfaceFlags;
 
 pub use self::detach::{Detachment, Removed};
 use self::layout::{Age, SourceLimit};
+use self::layout::{CONNECTIONS_PER_SESSION, UDP_PINNED, UDP_SIZED};
 pub use self::nat::{find_nat_ports, find_source};
 pub use self::place::Place;
 use self::place::{HANDLE, lock, unpin};
@@ -594,7 +596,7 @@ fn read_rings(
 
 /// True if all maps that outlive a process are in the folder.
 fn is_complete(folder: &Path) -> bool {
-    let mut names = PINNED.iter().chain(&udp::PINNED);
+    let mut names = PINNED.iter().chain(&UDP_PINNED);
     names.all(|name| folder.join(name).exists())
 }
 
@@ -606,14 +608,14 @@ fn open(folder: &Path, memory: u64) -> Result<OpenObject, BpfError> {
         let entries = match name.as_str() {
             "evk_connections" | "evk_nat_pairs" => Some(connections),
             "evk_syns" => Some(connections / CONNECTIONS_PER_SYN),
-            name if udp::SIZED.contains(&name) => Some(connections / udp::CONNECTIONS_PER_SESSION),
+            name if UDP_SIZED.contains(&name) => Some(connections / CONNECTIONS_PER_SESSION),
             _ => None,
         };
         if let Some(entries) = entries {
             map.set_max_entries(entries)
                 .map_err(failed_to("set the size of a BPF map"))?;
         }
-        if PINNED.contains(&name.as_str()) || udp::PINNED.contains(&name.as_str()) {
+        if PINNED.contains(&name.as_str()) || UDP_PINNED.contains(&name.as_str()) {
             map.set_pin_path(folder.join(name))
                 .map_err(failed_to("hold a BPF map"))?;
         }

@@ -1,30 +1,9 @@
-//! Sessions of UDP in the kernel: keys and values of the maps of `bpf/udp.bpf.h`, and the calls that use them.
+//! Keys and values of the maps of `bpf/udp.bpf.h`, as bytes.
 
-use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use libbpf_rs::{Map, MapCore, MapFlags};
-
 use super::layout::{ADDRESS, Age, NatPorts, Pair, Reader, UNIT, write_address};
-use super::table::read_table;
-use super::{Forwarder, LISTENERS, find_map};
-use crate::bpf::{self, BpfError, failed_to};
-
-/// Number of connections that the table of connections has room for, for each session that the table of sessions has room for.
-pub(super) const CONNECTIONS_PER_SESSION: u32 = 2;
-
-/// Maps that outlive a process.
-pub(super) const PINNED: [&str; 5] = [
-    "evk_udp_listeners",
-    "evk_udp_counts",
-    "evk_udp_clients",
-    "evk_udp_sessions",
-    "evk_udp_kept",
-];
-
-/// Maps with the size of the table of sessions.
-pub(super) const SIZED: [&str; 3] = ["evk_udp_clients", "evk_udp_sessions", "evk_udp_kept"];
 
 /// Flag of a session whose client has gone to another member.
 const LEAVES: u32 = 64;
@@ -81,10 +60,10 @@ pub struct UdpClient {
 }
 
 /// Bytes of two addresses, the length of keys.
-const KEY: usize = 2 * ADDRESS;
+pub(super) const KEY: usize = 2 * ADDRESS;
 
 impl UdpClient {
-    fn read(bytes: &mut Reader<'_>) -> Self {
+    pub(super) fn read(bytes: &mut Reader<'_>) -> Self {
         UdpClient {
             client: bytes.address(),
             listener: bytes.address(),
@@ -117,7 +96,7 @@ pub struct UdpSession {
 }
 
 /// Bytes of a session in the table, without the key.
-const SESSION: usize = 104;
+pub(super) const SESSION: usize = 104;
 
 /// Reason for which a session is removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -201,9 +180,9 @@ pub struct UdpCounts {
 }
 
 impl UdpCounts {
-    const LENGTH: usize = 48;
+    pub(super) const LENGTH: usize = 48;
 
-    fn read(value: &[u8]) -> Self {
+    pub(super) fn read(value: &[u8]) -> Self {
         let mut bytes = Reader(value);
         UdpCounts {
             begun: bytes.u64(),
@@ -211,127 +190,5 @@ impl UdpCounts {
             bytes: (bytes.u64(), bytes.u64()),
             datagrams: (bytes.u64(), bytes.u64()),
         }
-    }
-}
-
-impl Forwarder {
-    /// Makes these the listening addresses of UDP rules. Sessions of others get no more datagrams of clients.
-    ///
-    /// # Errors
-    ///
-    /// The kernel refuses.
-    pub fn set_udp_listeners(&self, listeners: &[UdpListener]) -> Result<(), BpfError> {
-        let entries: Vec<_> = listeners.iter().take(LISTENERS).collect();
-        let keys: BTreeSet<_> = entries
-            .iter()
-            .map(|listener| write_address(listener.address).to_vec())
-            .collect();
-        let map = find_map(&self.object, "evk_udp_listeners")?;
-        let counts = find_map(&self.object, "evk_udp_counts")?;
-        let old: Vec<_> = map.keys().filter(|key| !keys.contains(key)).collect();
-        for key in old {
-            map.delete(&key).map_err(failed_to("write a BPF map"))?;
-        }
-        let others: Vec<_> = counts.keys().filter(|key| !keys.contains(key)).collect();
-        for key in others {
-            let value = counts.lookup(&key, MapFlags::ANY).ok().flatten();
-            if UdpCounts::read(&value.unwrap_or_default()).open <= 0 {
-                let _ = counts.delete(&key);
-            }
-        }
-        for listener in entries {
-            let key = write_address(listener.address);
-            // A known address keeps its counts.
-            let _ = counts.update(&key, &[0; UdpCounts::LENGTH], MapFlags::NO_EXIST);
-            map.update(&key, &listener.write(), MapFlags::ANY)
-                .map_err(failed_to("write a BPF map"))?;
-        }
-        Ok(())
-    }
-
-    /// Returns the counts of a listening address of a UDP rule.
-    ///
-    /// # Errors
-    ///
-    /// The kernel refuses.
-    pub fn read_udp_counts(&self, address: SocketAddr) -> Result<UdpCounts, BpfError> {
-        let map = find_map(&self.object, "evk_udp_counts")?;
-        let value = map
-            .lookup(&write_address(address), MapFlags::ANY)
-            .map_err(failed_to("read a BPF map"))?;
-        Ok(UdpCounts::read(&value.unwrap_or_default()))
-    }
-
-    /// Calls `visit` with each session of the table. Some that begin or end meanwhile may be missing.
-    ///
-    /// # Errors
-    ///
-    /// The kernel refuses.
-    pub fn visit_udp_sessions(&self, mut visit: impl FnMut(UdpSession)) -> Result<(), BpfError> {
-        let map = find_map(&self.object, "evk_udp_sessions")?;
-        read_table::<KEY, SESSION>(&map, |key, value| visit(UdpSession::read(key, value)))
-    }
-
-    /// Returns the number of sessions that the table has room for.
-    ///
-    /// # Errors
-    ///
-    /// A map is missing.
-    pub fn read_udp_capacity(&self) -> Result<u32, BpfError> {
-        Ok(find_map(&self.object, "evk_udp_sessions")?.max_entries())
-    }
-
-    /// Removes a session, if no datagram has come since the session was read. Returns true if it was removed.
-    ///
-    /// # Errors
-    ///
-    /// The kernel refuses.
-    pub fn remove_udp_session(&self, session: &UdpSession, end: UdpEnd) -> Result<bool, BpfError> {
-        let mut context = [write_address(session.member), write_address(session.source)].concat();
-        context.extend(session.age.seen.to_ne_bytes());
-        context.extend((end as u32).to_ne_bytes());
-        Ok(bpf::run(&self.object, "evk_udp_remove", Some(&mut context))? == 1)
-    }
-
-    /// Leaves the datagrams of a client to the process, which has the session since `now_ns`. Returns false if there is no
-    /// room for the entry.
-    ///
-    /// # Errors
-    ///
-    /// A map is missing.
-    pub fn keep_client(&self, client: &UdpClient, now_ns: u64) -> Result<bool, BpfError> {
-        let map = self.find_kept()?;
-        let value = now_ns.to_ne_bytes();
-        Ok(map.update(&client.write(), &value, MapFlags::ANY).is_ok())
-    }
-
-    /// Lets the program have the sessions of a client again.
-    ///
-    /// # Errors
-    ///
-    /// A map is missing.
-    pub fn release_client(&self, client: &UdpClient) -> Result<(), BpfError> {
-        // The entry may have found no room.
-        let _ = self.find_kept()?.delete(&client.write());
-        Ok(())
-    }
-
-    /// Calls `visit` with each client whose datagrams are left to the process, and with the time of the entry.
-    ///
-    /// # Errors
-    ///
-    /// The kernel refuses.
-    pub fn visit_kept_clients(
-        &self,
-        mut visit: impl FnMut(UdpClient, u64),
-    ) -> Result<(), BpfError> {
-        read_table::<KEY, 8>(&self.find_kept()?, |key, value| {
-            let client = UdpClient::read(&mut Reader(key));
-            visit(client, u64::from_ne_bytes(*value));
-        })
-    }
-
-    fn find_kept(&self) -> Result<Map<'_>, BpfError> {
-        find_map(&self.object, "evk_udp_kept")
     }
 }

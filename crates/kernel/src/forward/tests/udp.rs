@@ -131,7 +131,7 @@ fn source(family: Family) -> IpAddr {
     family.address("10.77.0.1:0", "[fd77::1]:0").ip()
 }
 
-/// The same with full NAT.
+/// Lets the program begin sessions with full NAT at these members.
 fn serve_with_ports(forwarder: &Forwarder, members: &[SocketAddr]) {
     for (seat, member) in (0..).zip(members) {
         let source = source(Family::of_address(member));
@@ -649,9 +649,8 @@ fn s41_the_proxy_has_a_client_from_the_first_fragment_on() {
             // No datagram came of the fragments.
             forwarder.release_client(&client).unwrap();
             pass(forwarder, interface, &question);
-            // The kernel runs the program on no frame without a whole header of IP.
-            let shortest = if family == Family::V4 { 34 } else { 54 };
-            for length in shortest..frame.len() {
+            let headers = if family == Family::V4 { 34 } else { 54 };
+            for length in headers..frame.len() {
                 let frame = &frame[..length];
                 assert_eq!(send_frame(forwarder, interface, frame), None, "{length}");
             }

@@ -1,0 +1,134 @@
+//! Sessions of UDP in the tables of the program.
+
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+
+use libbpf_rs::{Map, MapCore, MapFlags};
+
+use super::layout::{Reader, write_address};
+use super::table::read_table;
+use super::udp::{KEY, SESSION, UdpClient, UdpCounts, UdpEnd, UdpListener, UdpSession};
+use super::{Forwarder, LISTENERS, find_map};
+use crate::bpf::{self, BpfError, failed_to};
+
+impl Forwarder {
+    /// Makes these the listening addresses of UDP rules. Sessions of others get no more datagrams of clients.
+    ///
+    /// # Errors
+    ///
+    /// The kernel refuses.
+    pub fn set_udp_listeners(&self, listeners: &[UdpListener]) -> Result<(), BpfError> {
+        let entries: Vec<_> = listeners.iter().take(LISTENERS).collect();
+        let keys: BTreeSet<_> = entries
+            .iter()
+            .map(|listener| write_address(listener.address).to_vec())
+            .collect();
+        let map = find_map(&self.object, "evk_udp_listeners")?;
+        let counts = find_map(&self.object, "evk_udp_counts")?;
+        let old: Vec<_> = map.keys().filter(|key| !keys.contains(key)).collect();
+        for key in old {
+            map.delete(&key).map_err(failed_to("write a BPF map"))?;
+        }
+        let others: Vec<_> = counts.keys().filter(|key| !keys.contains(key)).collect();
+        for key in others {
+            let value = counts.lookup(&key, MapFlags::ANY).ok().flatten();
+            if UdpCounts::read(&value.unwrap_or_default()).open <= 0 {
+                let _ = counts.delete(&key);
+            }
+        }
+        for listener in entries {
+            let key = write_address(listener.address);
+            // A known address keeps its counts.
+            let _ = counts.update(&key, &[0; UdpCounts::LENGTH], MapFlags::NO_EXIST);
+            map.update(&key, &listener.write(), MapFlags::ANY)
+                .map_err(failed_to("write a BPF map"))?;
+        }
+        Ok(())
+    }
+
+    /// Returns the counts of a listening address of a UDP rule.
+    ///
+    /// # Errors
+    ///
+    /// The kernel refuses.
+    pub fn read_udp_counts(&self, address: SocketAddr) -> Result<UdpCounts, BpfError> {
+        let map = find_map(&self.object, "evk_udp_counts")?;
+        let value = map
+            .lookup(&write_address(address), MapFlags::ANY)
+            .map_err(failed_to("read a BPF map"))?;
+        Ok(UdpCounts::read(&value.unwrap_or_default()))
+    }
+
+    /// Calls `visit` with each session of the table. Some that begin or end meanwhile may be missing.
+    ///
+    /// # Errors
+    ///
+    /// The kernel refuses.
+    pub fn visit_udp_sessions(&self, mut visit: impl FnMut(UdpSession)) -> Result<(), BpfError> {
+        let map = find_map(&self.object, "evk_udp_sessions")?;
+        read_table::<KEY, SESSION>(&map, |key, value| visit(UdpSession::read(key, value)))
+    }
+
+    /// Returns the number of sessions that the table has room for.
+    ///
+    /// # Errors
+    ///
+    /// A map is missing.
+    pub fn read_udp_capacity(&self) -> Result<u32, BpfError> {
+        Ok(find_map(&self.object, "evk_udp_sessions")?.max_entries())
+    }
+
+    /// Removes a session, if no datagram has come since the session was read. Returns true if it was removed.
+    ///
+    /// # Errors
+    ///
+    /// The kernel refuses.
+    pub fn remove_udp_session(&self, session: &UdpSession, end: UdpEnd) -> Result<bool, BpfError> {
+        let mut context = [write_address(session.member), write_address(session.source)].concat();
+        context.extend(session.age.seen.to_ne_bytes());
+        context.extend((end as u32).to_ne_bytes());
+        Ok(bpf::run(&self.object, "evk_udp_remove", Some(&mut context))? == 1)
+    }
+
+    /// Leaves the datagrams of a client to the process, which has the session since `now_ns`. Returns false if there is no
+    /// room for the entry.
+    ///
+    /// # Errors
+    ///
+    /// A map is missing.
+    pub fn keep_client(&self, client: &UdpClient, now_ns: u64) -> Result<bool, BpfError> {
+        let map = self.find_kept()?;
+        let value = now_ns.to_ne_bytes();
+        Ok(map.update(&client.write(), &value, MapFlags::ANY).is_ok())
+    }
+
+    /// Lets the program have the sessions of a client again.
+    ///
+    /// # Errors
+    ///
+    /// A map is missing.
+    pub fn release_client(&self, client: &UdpClient) -> Result<(), BpfError> {
+        // The entry may have found no room.
+        let _ = self.find_kept()?.delete(&client.write());
+        Ok(())
+    }
+
+    /// Calls `visit` with each client whose datagrams are left to the process, and with the time of the entry.
+    ///
+    /// # Errors
+    ///
+    /// The kernel refuses.
+    pub fn visit_kept_clients(
+        &self,
+        mut visit: impl FnMut(UdpClient, u64),
+    ) -> Result<(), BpfError> {
+        read_table::<KEY, 8>(&self.find_kept()?, |key, value| {
+            let client = UdpClient::read(&mut Reader(key));
+            visit(client, u64::from_ne_bytes(*value));
+        })
+    }
+
+    fn find_kept(&self) -> Result<Map<'_>, BpfError> {
+        find_map(&self.object, "evk_udp_kept")
+    }
+}
