@@ -106,8 +106,6 @@ enum Bound {
     ToBest([&'static str; 2], f64),
     /// Largest figure of all turns.
     AtMost(f64),
-    /// There is nothing to measure yet, for this reason.
-    Missing(&'static str),
 }
 
 /// A verdict on a target.
@@ -411,14 +409,6 @@ impl Results {
                 let all = self.by_round(target.row, target.metric, target.ours);
                 let measured = quartiles(all.into_iter().map(|(_, value)| value).collect());
                 (measured, bound, String::new())
-            }
-            Bound::Missing(reason) => {
-                return Verdict {
-                    target: target.what,
-                    verdict: "not there",
-                    measured: None,
-                    bound: reason.into(),
-                };
             }
         };
         Verdict {

@@ -169,9 +169,15 @@ impl Cell {
         visit("held", LearntSlot::Flag(&self.held));
     }
 
+    /// Returns the `id` of cells of a load.
+    #[inline]
+    pub(super) const fn word_of(id: LoadId) -> u64 {
+        id.0 as u64 + 1
+    }
+
     #[inline]
     pub(super) fn is_for(&self, id: LoadId) -> bool {
-        self.id.load(Ordering::Acquire) == u64::from(id.0) + 1
+        self.id.load(Ordering::Acquire) == Self::word_of(id)
     }
 
     /// Estimated number of clients that have left, of `assigned` clients that were sent here `age` milliseconds ago or
@@ -294,11 +300,11 @@ impl Location {
         std::iter::once(&self.first_cell).chain(further.flat_map(|cells| cells.iter()))
     }
 
-    /// Returns the cell of the load `id`, which has this place among those with a name. Where no such load was reported,
+    /// Returns the cell of the load with this [word](Cell::word_of) and this place among those with a name. Where no such load was reported,
     /// there is no cell, or one without a report.
     #[inline(always)]
-    pub(super) fn named_cell(&self, id: LoadId, place: usize) -> Option<&Cell> {
-        match self.first_cell.is_for(id) {
+    pub(super) fn named_cell(&self, word: u64, place: usize) -> Option<&Cell> {
+        match self.first_cell.id.load(Ordering::Acquire) == word {
             true => Some(&self.first_cell),
             false => self.further_cells.get()?.get(place),
         }
@@ -307,7 +313,7 @@ impl Location {
     /// Returns the cell for reports of the load `id`, which has this place among those with a name. The first load that
     /// is reported keeps the first cell.
     pub(super) fn claim_cell(&self, id: LoadId, place: usize) -> &Cell {
-        let word = u64::from(id.0) + 1;
+        let word = Cell::word_of(id);
         let (success, failure) = (Ordering::AcqRel, Ordering::Acquire);
         let first = &self.first_cell;
         match first.id.compare_exchange(0, word, success, failure) {
@@ -330,7 +336,7 @@ impl Location {
     #[inline]
     pub(super) fn with_cell<T>(&self, id: LoadId, act: impl FnOnce(&Cell) -> T) -> Option<T> {
         if let Some(place) = id.place() {
-            let cell = self.named_cell(id, place)?;
+            let cell = self.named_cell(Cell::word_of(id), place)?;
             return cell.is_for(id).then(|| act(cell));
         }
         let unnamed = self.unnamed.load();

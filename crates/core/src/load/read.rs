@@ -20,6 +20,8 @@ const NOT_OURS: f32 = 0.5;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Query {
     pub(crate) id: LoadId,
+    /// Word of the load's cells ([`Cell::word_of`]).
+    word: u64,
     /// Index of the load's cell at a location; past the end if the load has no name.
     place: usize,
     /// True if the load may be found in another cell.
@@ -36,6 +38,7 @@ impl Query {
     pub(crate) fn new(id: LoadId, horizon: Horizon) -> Self {
         Query {
             id,
+            word: Cell::word_of(id),
             place: id.place().unwrap_or(usize::MAX),
             elsewhere: !id.is_named() || id == LoadId::UTILIZATION,
             horizon,
@@ -179,7 +182,7 @@ impl Location {
     /// Applies `of` to that report.
     #[inline(always)]
     pub(crate) fn of_report<T>(&self, query: &Query, of: impl Fn(Report) -> T) -> Option<T> {
-        if let Some(cell) = self.named_cell(query.id, query.place)
+        if let Some(cell) = self.named_cell(query.word, query.place)
             && let Some(word) = cell.fresh(query)
         {
             return Some(of(self.report_in(cell, word, query)));
@@ -193,7 +196,7 @@ impl Location {
     /// True if there is a fresh report of that load.
     #[inline]
     pub(crate) fn has_fresh(&self, query: &Query) -> bool {
-        let cell = self.named_cell(query.id, query.place);
+        let cell = self.named_cell(query.word, query.place);
         cell.is_some_and(|cell| cell.fresh(query).is_some())
             || (query.elsewhere && self.other_report(query).is_some())
     }
@@ -201,7 +204,7 @@ impl Location {
     /// Adds the mean load here, and the mean number of our requests, if there is a fresh report of that load.
     #[inline]
     pub(crate) fn add_means(&self, query: &Query, means: &mut LoadMeans) {
-        if let Some(cell) = self.named_cell(query.id, query.place)
+        if let Some(cell) = self.named_cell(query.word, query.place)
             && cell.fresh(query).is_some()
         {
             let (load, requests) = cell.split.mean_load_and_requests();

@@ -100,7 +100,7 @@ impl Location {
         let Some(place) = id.place() else {
             return Ok(act(&*self.unnamed_cell(id, now)?));
         };
-        let known = { self.named_cell(id, place) }.filter(|cell| cell.is_for(id));
+        let known = { self.named_cell(Cell::word_of(id), place) }.filter(|cell| cell.is_for(id));
         Ok(act(known.unwrap_or_else(|| self.claim_cell(id, place))))
     }
 
