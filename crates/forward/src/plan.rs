@@ -38,10 +38,6 @@ pub(crate) struct PlannedRule {
 
 /// Terms of the sessions of a UDP rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(
-    not(feature = "bpf"),
-    expect(dead_code, reason = "only the program in the kernel needs them")
-)]
 pub(crate) struct UdpTerms {
     /// Time for the first answer, and for answers under way when the session leaves its member.
     pub(crate) answer_timeout: Duration,
