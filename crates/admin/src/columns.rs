@@ -1,6 +1,7 @@
 //! Tables for a terminal: which columns are shown, how wide they are, and what is cut.
 
 use std::cmp::Ordering;
+use std::time::Duration;
 
 use ratatui::layout::Constraint;
 use ratatui::style::{Modifier, Style};
@@ -77,6 +78,24 @@ impl From<String> for Cell {
             ..Cell::default()
         }
     }
+}
+
+/// Returns a time in milliseconds as a duration.
+pub(crate) fn duration_of_millis(ms: Option<f64>) -> Option<Duration> {
+    Duration::try_from_secs_f64(ms? / 1e3).ok()
+}
+
+/// Returns the cell of a latency; a dash if it is not known.
+pub(crate) fn latency_cell(latency: Option<Duration>) -> Cell {
+    match latency {
+        Some(latency) => Cell::of_number(latency.as_secs_f64(), text::format_duration(latency)),
+        None => "-".to_owned().into(),
+    }
+}
+
+/// Returns the cell of a count.
+pub(crate) fn count(count: u64) -> Cell {
+    Cell::of_number(count as f64, count.to_string())
 }
 
 /// A row of a table.

@@ -4,8 +4,7 @@
 use evenkeel_manager::status::EngineStatus;
 use evenkeel_manager::text::{format_number, format_percent};
 
-use crate::columns::{Cell, Column};
-use crate::view::{count, duration_of_millis, latency_cell};
+use crate::columns::{Cell, Column, count, duration_of_millis, latency_cell};
 
 /// Number of the columns.
 pub(crate) const ENGINE_COLUMNS: usize = 8;

@@ -15,6 +15,7 @@ use ratatui::text::{Line, Span};
 use ratatui::widgets::Table;
 
 use crate::columns::{Cell, Column, Listing, Row, WIDE};
+pub(crate) use crate::columns::{count, duration_of_millis, latency_cell};
 use crate::engine_columns::{self, ENGINE_COLUMNS, engine_cells};
 use crate::wire::Explain;
 use evenkeel_manager::text::{self, Head, format_number, format_percent};
@@ -565,21 +566,6 @@ pub(crate) fn failure_share(recent: &Recent) -> f64 {
         0 => 0.0,
         all => recent.failures as f64 / all as f64,
     }
-}
-
-pub(crate) fn duration_of_millis(ms: Option<f64>) -> Option<Duration> {
-    Duration::try_from_secs_f64(ms? / 1e3).ok()
-}
-
-pub(crate) fn latency_cell(latency: Option<Duration>) -> Cell {
-    match latency {
-        Some(latency) => Cell::of_number(latency.as_secs_f64(), text::format_duration(latency)),
-        None => "-".to_owned().into(),
-    }
-}
-
-pub(crate) fn count(count: u64) -> Cell {
-    Cell::of_number(count as f64, count.to_string())
 }
 
 fn format_bar(share: f64, width: usize) -> String {

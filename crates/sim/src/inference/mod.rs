@@ -6,12 +6,13 @@
 //! | [`prompts`] | workloads: traces, prompts with shared beginnings, agents |
 //! | `batching`, `cache` | an engine: steps, and the blocks that it remembers |
 //! | `routers` | rules of other routers |
-//! | `waiting` | requests in the queue of the balancer |
+//! | `queue_place`, `waiting` | requests in the queue of the balancer |
 //! | `world` | a run |
 
 mod batching;
 mod cache;
 pub mod prompts;
+mod queue_place;
 mod routers;
 mod waiting;
 mod world;

@@ -1,38 +1,18 @@
 //! Requests that wait for an engine, in the queue of the product ([`evenkeel_control::queue`]): while all engines are at
 //! their limits, or while the first token would come too late.
 
-use std::ops::Deref;
 use std::sync::Arc;
 use std::task::Waker;
 
-use evenkeel_control::queue::{Queue, QueueInstruction, QueuePosition};
+use evenkeel_control::queue::{QueueInstruction, QueuePosition};
 use evenkeel_control::shares_by_key::Share;
 use evenkeel_core::group::PickError;
 use evenkeel_manager::config::PRIORITY;
 use evenkeel_manager::snapshot::GroupHandle;
 
+use super::queue_place::{Line, WaitingRequest};
 use super::world::{EngineEvent, EngineWorld};
 use crate::engine::duration_nanos;
-
-/// Leads to the queue of a group.
-#[derive(Debug)]
-pub(super) struct Line(Arc<GroupHandle>);
-
-impl Deref for Line {
-    type Target = Queue;
-
-    fn deref(&self) -> &Queue {
-        &self.0.queue
-    }
-}
-
-/// Request that waits.
-#[derive(Debug)]
-pub(super) struct WaitingRequest {
-    job: usize,
-    place: QueuePosition<Line>,
-    will_look: bool,
-}
 
 impl EngineWorld<'_> {
     /// Sends a request to an engine, or lets it wait for one. A request for which the queue has no room has failed.

@@ -14,8 +14,8 @@ use evenkeel_manager::snapshot::GroupHandle;
 
 use super::batching::{BatchingEngine, EngineModel, WrittenToken};
 use super::prompts::{FLOOD_KEY, Prompts};
+use super::queue_place::WaitingRequest;
 use super::routers::{RoutedRequest, Router, RouterState};
-use super::waiting::WaitingRequest;
 use crate::config::{find_group, make_groups};
 use crate::engine::{self, Engine, Watched, World, duration_nanos};
 use crate::requests::{MemberSample, Outcomes, Sample, TokenOutcomes, WARM_UP};
