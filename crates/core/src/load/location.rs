@@ -304,9 +304,11 @@ impl Location {
     /// there is no cell, or one without a report.
     #[inline(always)]
     pub(super) fn named_cell(&self, word: u64, place: usize) -> Option<&Cell> {
-        match self.first_cell.id.load(Ordering::Acquire) == word {
-            true => Some(&self.first_cell),
-            false => self.further_cells.get()?.get(place),
+        match self.first_cell.id.load(Ordering::Acquire) {
+            first if first == word => Some(&self.first_cell),
+            // No load with a name was reported.
+            0 => None,
+            _ => self.further_cells.get()?.get(place),
         }
     }
 

@@ -10,7 +10,6 @@ use libbpf_rs::query::ProgInfoIter;
 use libbpf_rs::{MapCore, MapFlags, Object, Xdp, XdpFlags};
 use nix::net::if_::{if_indextoname, if_nametoindex};
 
-use super::find_map;
 use crate::bpf::{BpfError, failed_to};
 
 /// Name of the program as the kernel has it.
@@ -101,7 +100,8 @@ impl XdpPlaces {
         let can = |found: &Found| found.abilities & CAN_RECEIVE_REDIRECTED != 0;
         let able = found.iter().filter(|(_, found)| can(found));
         let able: BTreeSet<u32> = able.map(|(index, _)| *index).collect();
-        let map = find_map(object, "evk_targets")?;
+        let map = object.maps().find(|map| map.name() == "evk_targets");
+        let map = map.ok_or(BpfError::Lost("a BPF map is missing"))?;
         for index in self.targets.difference(&able) {
             // The kernel has removed an interface that is gone.
             let _ = map.delete(&index.to_ne_bytes());
