@@ -32,6 +32,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 use std::time::Duration;
 
+use evenkeel_core::group::PickError;
 use evenkeel_core::time::Instant;
 
 use crate::shares_by_key::{KeyShares, Share};
@@ -360,6 +361,20 @@ impl<Q: Deref<Target = Queue>> QueuePosition<Q> {
             seat.looks = true;
             line.called.insert(key);
         }
+    }
+
+    /// Waits on after a look that has found no member for this reason. Returns true if the request waits for a better
+    /// place, and is to look again after its [patience](Self::patience) even if nobody leaves.
+    pub fn wait_on(&mut self, error: PickError) -> bool {
+        match error {
+            PickError::Late => self.wait_late(),
+            PickError::Held => self.hold(),
+            PickError::AllFull | PickError::NoneEligible => {
+                self.pass_turn();
+                return false;
+            }
+        }
+        true
     }
 
     /// Notes that the request has found nothing: the next one may look.

@@ -333,13 +333,9 @@ impl GroupHandle {
                         Some(Err(PickError::NoneEligible)) => {
                             break Poll::Ready(Err(WaitFailure::NoMember));
                         }
-                        Some(Err(PickError::AllFull)) => place.pass_turn(),
-                        Some(Err(error @ (PickError::Held | PickError::Late))) => {
-                            match error {
-                                PickError::Late => place.wait_late(),
-                                _ => place.hold(),
-                            }
-                            if look.is_none() {
+                        Some(Err(error)) => {
+                            let looks_again = place.wait_on(error);
+                            if looks_again && look.is_none() {
                                 let now = now();
                                 look = Some(Box::pin(later(now.after(place.patience(now)))));
                             }

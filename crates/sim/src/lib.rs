@@ -15,6 +15,7 @@ pub mod engine;
 pub mod experiment;
 pub mod inference;
 pub mod log;
+mod queue_line;
 pub mod requests;
 pub mod scenario;
 pub mod server;

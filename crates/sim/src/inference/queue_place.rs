@@ -1,22 +1,8 @@
 //! Place of a request in the queue of a balancer.
 
-use std::ops::Deref;
-use std::sync::Arc;
+use evenkeel_control::queue::QueuePosition;
 
-use evenkeel_control::queue::{Queue, QueuePosition};
-use evenkeel_manager::snapshot::GroupHandle;
-
-/// Leads to the queue of a group.
-#[derive(Debug)]
-pub(super) struct Line(pub(super) Arc<GroupHandle>);
-
-impl Deref for Line {
-    type Target = Queue;
-
-    fn deref(&self) -> &Queue {
-        &self.0.queue
-    }
-}
+use crate::queue_line::Line;
 
 /// Request that waits.
 #[derive(Debug)]

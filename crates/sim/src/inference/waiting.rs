@@ -6,13 +6,13 @@ use std::task::Waker;
 
 use evenkeel_control::queue::{QueueInstruction, QueuePosition};
 use evenkeel_control::shares_by_key::Share;
-use evenkeel_core::group::PickError;
 use evenkeel_manager::config::PRIORITY;
 use evenkeel_manager::snapshot::GroupHandle;
 
-use super::queue_place::{Line, WaitingRequest};
+use super::queue_place::WaitingRequest;
 use super::world::{EngineEvent, EngineWorld};
 use crate::engine::duration_nanos;
+use crate::queue_line::Line;
 
 impl EngineWorld<'_> {
     /// Sends a request to an engine, or lets it wait for one. A request for which the queue has no room has failed.
@@ -125,18 +125,14 @@ impl EngineWorld<'_> {
                     waiting.place.leave_served(now);
                     continue;
                 }
-                Some(Err(error @ (PickError::Held | PickError::Late))) => {
-                    match error {
-                        PickError::Late => waiting.place.wait_late(),
-                        _ => waiting.place.hold(),
-                    }
-                    if !std::mem::replace(&mut waiting.will_look, true) {
+                // If no engine may be used, one may be back later.
+                Some(Err(error)) => {
+                    let looks_again = waiting.place.wait_on(error);
+                    if looks_again && !std::mem::replace(&mut waiting.will_look, true) {
                         let after = duration_nanos(waiting.place.patience(now));
                         self.queue.schedule_after(after, EngineEvent::Look(job));
                     }
                 }
-                // All engines are answered in time: a member without one may be back.
-                Some(Err(_)) => waiting.place.pass_turn(),
                 None => {}
             }
             self.balancers[balancer].waiting.push(waiting);

@@ -1,12 +1,11 @@
 //! State of a simulation: requests, balancers and their queues.
 
 use std::collections::{HashMap, VecDeque};
-use std::ops::Deref;
 use std::sync::Arc;
 
 use evenkeel_control::budget::RetryBudget;
 use evenkeel_control::health::Check;
-use evenkeel_control::queue::{Queue, QueuePosition};
+use evenkeel_control::queue::QueuePosition;
 use evenkeel_core::binding::Binding;
 use evenkeel_core::group::{Group, Outcome, Ticket};
 use evenkeel_core::member::MemberId;
@@ -19,6 +18,7 @@ use super::outcomes::Outcomes;
 use super::policy::Policy;
 use crate::central::Central;
 use crate::engine::Engine;
+use crate::queue_line::Line;
 use crate::scenario::Scenario;
 use crate::server::JobId;
 use crate::work::{RequestWork, Source};
@@ -133,18 +133,6 @@ pub(super) struct Waiting {
     pub(super) place: QueuePosition<Line>,
     /// True if another look after a pause is scheduled.
     pub(super) will_look: bool,
-}
-
-/// Leads to the queue of a group.
-#[derive(Debug)]
-pub(super) struct Line(pub(super) Arc<GroupHandle>);
-
-impl Deref for Line {
-    type Target = Queue;
-
-    fn deref(&self) -> &Queue {
-        &self.0.queue
-    }
 }
 
 /// A check of a member by a balancer, and its last result.

@@ -10,8 +10,9 @@ use evenkeel_core::time::Instant;
 use evenkeel_manager::config::PRIORITY;
 use evenkeel_manager::snapshot::GroupHandle;
 
-use super::simulation::{Line, RequestEvent, Simulation, Waiting};
+use super::simulation::{RequestEvent, Simulation, Waiting};
 use crate::engine::duration_nanos;
+use crate::queue_line::Line;
 use crate::server::JobId;
 
 impl Simulation<'_> {
@@ -139,16 +140,10 @@ impl Simulation<'_> {
                 Some(Ok(())) => waiting.place.leave_served(now),
                 Some(Err(PickError::NoneEligible)) => self.give_up(job),
                 stays => {
-                    match stays {
-                        Some(Err(error @ (PickError::Held | PickError::Late))) => {
-                            match error {
-                                PickError::Late => waiting.place.wait_late(),
-                                _ => waiting.place.hold(),
-                            }
-                            self.look_later(&mut waiting, now);
-                        }
-                        Some(_) => waiting.place.pass_turn(),
-                        None => {}
+                    if let Some(Err(error)) = stays
+                        && waiting.place.wait_on(error)
+                    {
+                        self.look_later(&mut waiting, now);
                     }
                     let line = &mut self.balancers[balancer].waiting[source];
                     let number = |of: &Waiting| of.place.number();
