@@ -635,13 +635,13 @@ __attribute__((noinline)) int evk_tell_decision(__u32 number, __u32 chosen, __u6
 /* Result of a look for a way to a packet's receiver. */
 enum way { NO_WAY, FOUND, TOO_LARGE };
 
-/* Finds the interface and the neighbour for a packet of a protocol. */
-static __always_inline enum way find_way_for(struct __sk_buff *skb, struct bpf_fib_lookup *fib, __u8 protocol,
-					     const struct evk_ip *from, const struct evk_ip *to, __u8 tos)
+/* Makes the question for the way of a packet of a protocol that has come by an interface. */
+static __always_inline void ask_way(struct bpf_fib_lookup *fib, __u32 interface, __u8 protocol, const struct evk_ip *from,
+				    const struct evk_ip *to, __u8 tos)
 {
 	__builtin_memset(fib, 0, sizeof(*fib));
 	fib->l4_protocol = protocol;
-	fib->ifindex = skb->ingress_ifindex;
+	fib->ifindex = interface;
 	if (is_ipv6(to)) {
 		fib->family = AF_INET6;
 		fib->flowinfo = bpf_htonl((__u32)tos << 20);
@@ -653,6 +653,13 @@ static __always_inline enum way find_way_for(struct __sk_buff *skb, struct bpf_f
 		fib->ipv4_src = from->word[3];
 		fib->ipv4_dst = to->word[3];
 	}
+}
+
+/* Finds the interface and the neighbour for a packet of a protocol. */
+static __always_inline enum way find_way_for(struct __sk_buff *skb, struct bpf_fib_lookup *fib, __u8 protocol,
+					     const struct evk_ip *from, const struct evk_ip *to, __u8 tos)
+{
+	ask_way(fib, skb->ingress_ifindex, protocol, from, to, tos);
 	long found = bpf_fib_lookup(skb, fib, sizeof(*fib), 0);
 	if (found == BPF_FIB_LKUP_RET_FRAG_NEEDED)
 		return TOO_LARGE;
@@ -1754,14 +1761,9 @@ static __always_inline enum content read_ipv6(struct __sk_buff *skb, struct head
 	return find_content(ip->nexthdr);
 }
 
-/* Reads the header of TCP. Returns -1 if its lengths are wrong. */
-static __always_inline int read_tcp(struct __sk_buff *skb, struct headers *head, __u32 length)
+/* Takes what the header of TCP says, of a packet with this length from there on. Returns -1 if its lengths are wrong. */
+static __always_inline int take_tcp(const struct tcphdr *tcp, struct headers *head, __u32 length)
 {
-	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
-	__u32 tcp_at = head->is_ipv6 ? ETH_HLEN + 40 : ETH_HLEN + 20;
-	if (data + tcp_at + 20 > end)
-		return -1;
-	struct tcphdr *tcp = data + tcp_at;
 	__u32 offset = tcp->doff * 4;
 	if (offset < 20 || length < offset)
 		return -1;
@@ -1777,6 +1779,16 @@ static __always_inline int read_tcp(struct __sk_buff *skb, struct headers *head,
 	head->fin = tcp->fin;
 	head->rst = tcp->rst;
 	return 0;
+}
+
+/* Reads the header of TCP. Returns -1 if its lengths are wrong. */
+static __always_inline int read_tcp(struct __sk_buff *skb, struct headers *head, __u32 length)
+{
+	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
+	__u32 tcp_at = head->is_ipv6 ? ETH_HLEN + 40 : ETH_HLEN + 20;
+	if (data + tcp_at + 20 > end)
+		return -1;
+	return take_tcp(data + tcp_at, head, length);
 }
 
 /* Bytes of TCP or UDP that an error quotes at least: ports first. */

@@ -80,18 +80,10 @@ static __always_inline int read_xdp(void *data, void *end, struct headers *head,
 		length = bpf_ntohs(ip->tot_len) - 20;
 	}
 	struct tcphdr *tcp = data + tcp_at;
-	__u32 offset = tcp->doff * 4;
-	if (offset < 20 || length < offset || length > (__u64)(end - data) - tcp_at)
+	if (take_tcp(tcp, head, length) || length > (__u64)(end - data) - tcp_at)
 		return -1;
-	if (tcp->syn || tcp->fin || tcp->rst || !tcp->ack)
+	if (head->syn || head->fin || head->rst || !head->ack)
 		return -1;
-	head->from.port = tcp->source;
-	head->to.port = tcp->dest;
-	head->payload = length - offset;
-	head->options_length = offset - 20;
-	head->sequence = bpf_ntohl(tcp->seq);
-	head->answered = bpf_ntohl(tcp->ack_seq);
-	head->ack = 1;
 	/* A sender on this machine, as in a container, may leave the rest of the checksum to the interface: then the
 	 * packet has the sum of the pseudo-header. The other program keeps that. */
 	__u64 pseudo = sum_ip(&head->from.ip, is6) + sum_ip(&head->to.ip, is6) + bpf_htonl(length) +
@@ -114,21 +106,8 @@ static __always_inline int is_in_middle(const struct evk_connection *connection,
 static __always_inline int find_neighbour(struct xdp_md *xdp, struct bpf_fib_lookup *fib, const struct evk_ip *from,
 					  const struct evk_ip *to, const struct headers *head)
 {
-	__builtin_memset(fib, 0, sizeof(*fib));
-	fib->l4_protocol = IPPROTO_TCP;
-	fib->ifindex = xdp->ingress_ifindex;
+	ask_way(fib, xdp->ingress_ifindex, IPPROTO_TCP, from, to, head->tos);
 	fib->tot_len = 20 + head->options_length + head->payload + (head->is_ipv6 ? 40 : 20);
-	if (head->is_ipv6) {
-		fib->family = AF_INET6;
-		fib->flowinfo = bpf_htonl((__u32)head->tos << 20);
-		__builtin_memcpy(fib->ipv6_src, from, sizeof(*from));
-		__builtin_memcpy(fib->ipv6_dst, to, sizeof(*to));
-	} else {
-		fib->family = AF_INET;
-		fib->tos = head->tos;
-		fib->ipv4_src = from->word[3];
-		fib->ipv4_dst = to->word[3];
-	}
 	if (bpf_fib_lookup(xdp, fib, sizeof(*fib), 0) != BPF_FIB_LKUP_RET_SUCCESS)
 		return -1;
 	return bpf_redirect_map(&evk_targets, fib->ifindex, XDP_PASS) == XDP_REDIRECT ? 0 : -1;

@@ -12,7 +12,8 @@ use std::path::Path;
 use libbpf_rs::btf::types::{DataSec, Func, Var};
 use libbpf_rs::btf::{Btf, BtfType};
 use libbpf_rs::{
-    ErrorKind, MapCore, MapFlags, Object, ObjectBuilder, OpenObject, PrintLevel, ProgramInput,
+    ErrorKind, Map, MapCore, MapFlags, Object, ObjectBuilder, OpenObject, PrintLevel, Program,
+    ProgramInput, ProgramMut,
 };
 
 use crate::record::MAX_CPUS;
@@ -178,15 +179,55 @@ pub fn check_found(result: i32) -> Result<(), BpfError> {
     }))
 }
 
+/// Finds a map by its name.
+pub(crate) fn find_map<'a>(object: &'a Object, name: &str) -> Result<Map<'a>, BpfError> {
+    let map = object.maps().find(|map| map.name() == name);
+    map.ok_or(BpfError::Lost("a BPF map is missing"))
+}
+
+/// Finds a program by its name, to attach the program.
+pub(crate) fn find_program<'a>(object: &'a Object, name: &str) -> Result<Program<'a>, BpfError> {
+    let program = object.progs().find(|program| program.name() == name);
+    program.ok_or(BpfError::Lost("a BPF program is missing"))
+}
+
+/// Finds a program by its name, to run the program.
+pub(crate) fn find_program_mut<'a>(
+    object: &'a Object,
+    name: &str,
+) -> Result<ProgramMut<'a>, BpfError> {
+    let program = object.progs_mut().find(|program| program.name() == name);
+    program.ok_or(BpfError::Lost("a BPF program is missing"))
+}
+
+/// Makes the place for filters of tc on an interface. Returns false if it was there.
+pub(crate) fn create_clsact(interface: u32) -> Result<bool, BpfError> {
+    let mut place = libbpf_sys::bpf_tc_hook {
+        sz: size_of::<libbpf_sys::bpf_tc_hook>() as _,
+        ifindex: interface.cast_signed(),
+        attach_point: libbpf_sys::BPF_TC_INGRESS,
+        ..Default::default()
+    };
+    // SAFETY: `place` is there until it returns.
+    match unsafe { libbpf_sys::bpf_tc_hook_create(&mut place) } {
+        0 => Ok(true),
+        error if error == -libc::EEXIST => Ok(false),
+        error => Err(refuse_with("make a clsact qdisc", error)),
+    }
+}
+
+/// Makes an error of a number that libbpf returned.
+pub(crate) fn refuse_with(what: &'static str, error: i32) -> BpfError {
+    failed_to(what)(libbpf_rs::Error::from_raw_os_error(-error))
+}
+
 /// Runs a program that is not attached anywhere.
 pub fn run(object: &Object, name: &str, context: Option<&mut [u8]>) -> Result<i32, BpfError> {
-    let program = object.progs_mut().find(|program| program.name() == name);
-    let program = program.ok_or(BpfError::Lost("a BPF program is missing"))?;
     let input = ProgramInput {
         context_in: context,
         ..ProgramInput::default()
     };
-    let output = program
+    let output = find_program_mut(object, name)?
         .test_run(input)
         .map_err(failed_to("run a BPF program"))?;
     Ok(output.return_value.cast_signed())
@@ -194,9 +235,7 @@ pub fn run(object: &Object, name: &str, context: Option<&mut [u8]>) -> Result<i3
 
 /// Writes an element of a map.
 pub fn update_map(object: &Object, map: &str, key: &[u8], value: &[u8]) -> Result<(), BpfError> {
-    let found = object.maps().find(|found| found.name() == map);
-    found
-        .ok_or(BpfError::Lost("a BPF map is missing"))?
+    find_map(object, map)?
         .update(key, value, MapFlags::ANY)
         .map_err(failed_to("write a BPF map"))
 }

@@ -2,9 +2,9 @@
 
 use std::os::fd::AsFd;
 
-use libbpf_rs::{MapCore, MapFlags, Object, Program, ProgramInput, Xdp, XdpFlags};
+use libbpf_rs::{MapCore, MapFlags, Object, ProgramInput, Xdp, XdpFlags};
 
-use crate::bpf::{self, failed_to};
+use crate::bpf::{self, failed_to, find_map, find_program, find_program_mut};
 
 /// Number of different frames.
 pub const FRAMES: usize = 64;
@@ -30,18 +30,13 @@ impl Traffic {
         object.map(Traffic).map_err(|error| error.to_string())
     }
 
-    fn find(&self, name: &str) -> Result<Program<'_>, String> {
-        let program = self.0.progs().find(|program| program.name() == name);
-        program.ok_or_else(|| format!("the program {name} is missing"))
-    }
-
     /// Lets an interface of this thread's network namespace drop and count what arrives.
     ///
     /// # Errors
     ///
     /// The kernel refuses.
     pub fn drop_at(&self, interface: u32) -> Result<(), String> {
-        let program = self.find("evk_sink")?;
+        let program = find_program(&self.0, "evk_sink").map_err(|error| error.to_string())?;
         let attached =
             Xdp::new(program.as_fd()).attach(interface.cast_signed(), XdpFlags::DRV_MODE);
         attached.map_err(|error| format!("cannot attach XDP: {error}"))
@@ -69,25 +64,19 @@ impl Traffic {
         let mut traffic = [0; 24];
         traffic[16..20].copy_from_slice(&interface.to_ne_bytes());
         write("evk_traffic", 0, &traffic)?;
-        let mut programs = self.0.progs_mut();
-        let program = programs.find(|program| program.name() == "evk_make");
         let input = ProgramInput {
             data_in: Some(&frames[0]),
             flags: LIVE_FRAMES,
             repeat: count,
             ..ProgramInput::default()
         };
-        program
-            .ok_or("a program is missing")?
+        find_program_mut(&self.0, "evk_make")
+            .map_err(|error| error.to_string())?
             .test_run(input)
             .map_err(|error| format!("cannot send packets: {error}"))?;
-        let map = self.0.maps().find(|map| map.name() == "evk_traffic");
-        let value = libbpf_rs::MapCore::lookup(
-            &map.ok_or("a map is missing")?,
-            &0u32.to_ne_bytes(),
-            MapFlags::ANY,
-        );
-        let value = value
+        let value = find_map(&self.0, "evk_traffic")
+            .map_err(|error| error.to_string())?
+            .lookup(&0u32.to_ne_bytes(), MapFlags::ANY)
             .map_err(|error| error.to_string())?
             .unwrap_or_default();
         let arrived = value.get(8..16).and_then(|bytes| bytes.first_chunk());

@@ -23,7 +23,7 @@ use std::time::Duration;
 use libbpf_rs::{MapCore, MapFlags, Object, OpenObject};
 use rustix::fs::{FlockOperation, flock};
 
-use crate::bpf::{self, BpfError};
+use crate::bpf::{self, BpfError, find_map};
 use crate::host::{Host, MAX_HOSTS};
 use crate::query::Key;
 use crate::record::PORTS;
@@ -307,14 +307,9 @@ fn load(options: &Options, interface: u32, folder: &Path) -> Result<Mode, BpfErr
     ))
 }
 
-fn map<'a>(object: &'a Object, name: &str) -> Result<libbpf_rs::Map<'a>, BpfError> {
-    let map = object.maps().find(|map| map.name() == name);
-    map.ok_or(BpfError::Lost("a BPF map is missing"))
-}
-
 /// Returns the epoch of the existing record, whose counters go on, or else a random epoch.
 fn epoch(object: &Object) -> Result<u64, BpfError> {
-    let facts = map(object, "evk_facts")?
+    let facts = find_map(object, "evk_facts")?
         .lookup(&0u32.to_ne_bytes(), MapFlags::ANY)
         .map_err(bpf::failed_to("read a BPF map"))?;
     let before = facts.as_deref().and_then(<[u8]>::first_chunk);
@@ -332,7 +327,7 @@ fn epoch(object: &Object) -> Result<u64, BpfError> {
 
 /// Makes a map have these entries: what is new first, so that nothing that stays is ever away.
 fn replace(object: &Object, name: &str, entries: &[(Vec<u8>, Vec<u8>)]) -> Result<(), BpfError> {
-    let map = map(object, name)?;
+    let map = find_map(object, name)?;
     for (key, value) in entries {
         map.update(key, value, MapFlags::ANY)
             .map_err(bpf::failed_to("write a BPF map"))?;
@@ -417,7 +412,7 @@ fn start(
 
 /// Waits until the timer has made the first record of a target. Answers whether it did.
 fn made(object: &Object, target: u16) -> Result<bool, BpfError> {
-    let map = map(object, "evk_made")?;
+    let map = find_map(object, "evk_made")?;
     for _ in 0..TICK_TRIES {
         let value = map
             .lookup(&u32::from(target).to_ne_bytes(), MapFlags::ANY)
@@ -432,7 +427,7 @@ fn made(object: &Object, target: u16) -> Result<bool, BpfError> {
 }
 
 fn targets(object: &Object, cgroups: &[(u16, PathBuf)]) -> Result<(), BpfError> {
-    let there = cgroups_of(&map(object, "evk_targets")?)?;
+    let there = cgroups_of(&find_map(object, "evk_targets")?)?;
     start(&mut request(0, 0), |context| {
         bpf::run(object, "evk_start", Some(context))
     })?;

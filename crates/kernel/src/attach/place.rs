@@ -9,13 +9,13 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use libbpf_rs::query::{LinkTypeInfo, ProgInfoIter};
-use libbpf_rs::{Link, Object, Program, TC_INGRESS, TcHook, TcHookBuilder, Xdp, XdpFlags};
+use libbpf_rs::{Link, Object, TC_INGRESS, TcHook, TcHookBuilder, Xdp, XdpFlags};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
 
 use super::config::{Config, write};
 use super::options::{Mode, Options};
 use super::pins::{LINK, remove};
-use crate::bpf::{BpfError, failed_to};
+use crate::bpf::{BpfError, create_clsact, failed_to, find_program, refuse_with};
 
 /// Puts the program where it belongs, or in the place of the one that is there.
 pub(super) fn put(
@@ -87,28 +87,23 @@ fn driver(interface: &str) -> String {
     }
 }
 
-fn program<'a>(object: &'a Object, name: &str) -> Result<Program<'a>, BpfError> {
-    let program = object.progs().find(|program| program.name() == name);
-    program.ok_or(BpfError::Lost("a BPF program is missing"))
-}
-
 fn renew(object: &Object, config: &mut Config, folder: &Path) -> Result<(), BpfError> {
     if config.mode == Mode::Tc as u32 {
-        let program = program(object, "evk_tc")?;
+        let program = find_program(object, "evk_tc")?;
         let attached = hook(program.as_fd(), config).replace(true).attach();
         return attached
             .map(drop)
             .map_err(failed_to("change the tc filter"));
     }
     let mut link = Link::open(folder.join(LINK)).map_err(failed_to("open the pinned link"))?;
-    let changed = link.update_prog(&program(object, "evk_xdp")?);
+    let changed = link.update_prog(&find_program(object, "evk_xdp")?);
     // It is pinned: this lets go of nothing.
     link.disconnect();
     changed.map_err(failed_to("change the XDP program"))
 }
 
 fn put_xdp(object: &Object, mode: Mode, interface: u32, folder: &Path) -> Result<(), BpfError> {
-    let program = program(object, "evk_xdp")?;
+    let program = find_program(object, "evk_xdp")?;
     let other = Xdp::new(program.as_fd())
         .query_id(interface.cast_signed(), XdpFlags::NONE)
         .unwrap_or(0);
@@ -134,7 +129,7 @@ fn put_xdp(object: &Object, mode: Mode, interface: u32, folder: &Path) -> Result
         )
     };
     if link < 0 {
-        return Err(refused("attach XDP", link));
+        return Err(refuse_with("attach XDP", link));
     }
     // SAFETY: it is new, and nobody else's.
     let link = unsafe { OwnedFd::from_raw_fd(link) };
@@ -145,13 +140,8 @@ fn put_xdp(object: &Object, mode: Mode, interface: u32, folder: &Path) -> Result
     // SAFETY: the path ends with a zero.
     match unsafe { libbpf_sys::bpf_obj_pin(link.as_raw_fd(), path.as_ptr()) } {
         0 => Ok(()),
-        error => Err(refused("pin the link", error)),
+        error => Err(refuse_with("pin the link", error)),
     }
-}
-
-/// Makes an error of a number that libbpf returned.
-fn refused(what: &'static str, error: i32) -> BpfError {
-    failed_to(what)(libbpf_rs::Error::from_raw_os_error(-error))
 }
 
 fn hook(program: BorrowedFd<'_>, config: &Config) -> TcHook {
@@ -165,21 +155,10 @@ fn hook(program: BorrowedFd<'_>, config: &Config) -> TcHook {
 }
 
 fn put_tc(object: &Object, config: &mut Config) -> Result<(), BpfError> {
-    let mut place = libbpf_sys::bpf_tc_hook {
-        sz: size_of::<libbpf_sys::bpf_tc_hook>() as _,
-        ifindex: config.interface.cast_signed(),
-        attach_point: libbpf_sys::BPF_TC_INGRESS,
-        ..Default::default()
-    };
-    // SAFETY: `place` is there until it returns.
-    match unsafe { libbpf_sys::bpf_tc_hook_create(&mut place) } {
-        0 => config.made_qdisc = true,
-        error if error == -libc::EEXIST => config.made_qdisc = false,
-        error => return Err(refused("make a clsact qdisc", error)),
-    }
+    config.made_qdisc = create_clsact(config.interface)?;
     // The kernel chooses a priority before those that are there.
     (config.handle, config.priority) = (0, 0);
-    let program = program(object, "evk_tc")?;
+    let program = find_program(object, "evk_tc")?;
     let attached = hook(program.as_fd(), config).attach();
     let attached = attached.map_err(failed_to("attach the tc filter"))?;
     config.handle = attached.get_handle();

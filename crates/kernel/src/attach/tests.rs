@@ -131,7 +131,7 @@ fn responder(cpus: u32, direct: bool) -> Option<(Object, Key)> {
     };
     bpf::discover(&object, 1).unwrap();
     let zero = 0u32.to_ne_bytes();
-    let bases = map(&object, "evk_bases").unwrap();
+    let bases = find_map(&object, "evk_bases").unwrap();
     let own = libbpf_rs::num_possible_cpus().unwrap() as u32;
     for cpu in own..cpus {
         let base = bases.lookup(&(cpu % own).to_ne_bytes(), MapFlags::ANY);
@@ -143,7 +143,7 @@ fn responder(cpus: u32, direct: bool) -> Option<(Object, Key)> {
         )
         .unwrap();
     }
-    let facts = map(&object, "evk_facts").unwrap();
+    let facts = find_map(&object, "evk_facts").unwrap();
     let mut facts = facts.lookup(&zero, MapFlags::ANY).unwrap().unwrap();
     facts[8..12].copy_from_slice(&cpus.to_ne_bytes());
     bpf::update_map(&object, "evk_facts", &zero, &facts).unwrap();
@@ -212,14 +212,14 @@ fn a_query_looks_at_no_more_than_eight_cpus() {
             assert_eq!(answer.record.base.capacity, cpus * 1000);
             // Nothing is made any more.
             bpf::run(&object, "evk_stop", Some(&mut request(0, 0))).unwrap();
-            let mut scope = map(&object, "evk_targets")
+            let mut scope = find_map(&object, "evk_targets")
                 .unwrap()
                 .lookup(&0u32.to_ne_bytes(), MapFlags::ANY)
                 .unwrap()
                 .unwrap();
             scope[..4].copy_from_slice(&1u32.to_ne_bytes());
             bpf::update_map(&object, "evk_targets", &0u32.to_ne_bytes(), &scope).unwrap();
-            let glances = map(&object, GLANCES).unwrap();
+            let glances = find_map(&object, GLANCES).unwrap();
             for place in 0..2 * cpus {
                 let place = place.to_ne_bytes();
                 let mut glance = glances.lookup(&place, MapFlags::ANY).unwrap().unwrap();
@@ -283,7 +283,7 @@ fn a_source_that_has_asked_before_is_known() {
     let Some((object, key)) = responder(2, bpf::has_rdonly_cast()) else {
         return;
     };
-    let known = || map(&object, KNOWN).unwrap().keys().count();
+    let known = || find_map(&object, KNOWN).unwrap().keys().count();
     assert_eq!(known(), 0);
     ask(&object, &key, SHORT, 1);
     assert_eq!(known(), 1);

@@ -8,7 +8,7 @@ use std::time::Duration;
 use libbpf_rs::{Object, ProgramInput};
 
 use super::options::Options;
-use crate::bpf::{BpfError, failed_to};
+use crate::bpf::{BpfError, failed_to, find_program_mut};
 use crate::query::{Answer, Key, Query, WITH_PORTS};
 use crate::record::Available;
 
@@ -64,11 +64,7 @@ pub(super) fn run_query(
     query.write(key, &mut datagram);
     let frame = frame(source, port, &datagram);
     let mut out = vec![0; frame.len()];
-    let program = object
-        .progs_mut()
-        .find(|program| program.name() == "evk_xdp");
-    let program = program.ok_or(BpfError::Lost("a BPF program is missing"))?;
-    let output = program
+    let output = find_program_mut(object, "evk_xdp")?
         .test_run(ProgramInput {
             data_in: Some(&frame),
             data_out: Some(&mut out),

@@ -42,7 +42,7 @@ use self::place::{HANDLE, lock, unpin};
 use self::table::read_table;
 use self::xdp::XdpPlaces;
 pub use self::xdp::XdpStates;
-use crate::bpf::{self, BpfError, failed_to};
+use crate::bpf::{self, BpfError, create_clsact, failed_to, find_map, find_program};
 pub use layout::{
     Candidate, Connection, Counts, Decision, End, Event, GROUP_SEATS, GroupTerms, Listener,
     ListenerCounts, MAX_RETRIES, NatPorts, Pair, Step, Terms,
@@ -293,7 +293,7 @@ impl Forwarder {
         self.interfaces.retain(|known| interfaces.contains(known));
         for &interface in interfaces {
             if !self.interfaces.contains(&interface) {
-                create_place(interface)?;
+                create_clsact(interface)?;
                 let mut hook = self.hook(interface)?;
                 hook.replace(true);
                 hook.attach().map_err(failed_to("attach the tc filter"))?;
@@ -314,9 +314,7 @@ impl Forwarder {
     }
 
     fn hook(&self, interface: u32) -> Result<TcHook, BpfError> {
-        let mut programs = self.object.progs();
-        let program = programs.find(|program| program.name() == "evk_forward");
-        let program = program.ok_or(BpfError::Lost("a BPF program is missing"))?;
+        let program = find_program(&self.object, "evk_forward")?;
         Ok(TcHookBuilder::new(program.as_fd())
             .ifindex(interface.cast_signed())
             .handle(HANDLE)
@@ -632,29 +630,6 @@ fn choose_capacity(folder: &Path, memory: u64) -> u32 {
     let wanted = memory / MEMORY_PER_CONNECTION;
     let wanted = u32::try_from(wanted).unwrap_or(u32::MAX);
     wanted.clamp(*CONNECTIONS.start(), *CONNECTIONS.end())
-}
-
-/// Makes the place for filters on an interface, if there is none.
-fn create_place(interface: u32) -> Result<(), BpfError> {
-    let mut place = libbpf_sys::bpf_tc_hook {
-        sz: size_of::<libbpf_sys::bpf_tc_hook>() as _,
-        ifindex: interface.cast_signed(),
-        attach_point: libbpf_sys::BPF_TC_INGRESS,
-        ..Default::default()
-    };
-    // SAFETY: `place` is there until it returns.
-    match unsafe { libbpf_sys::bpf_tc_hook_create(&mut place) } {
-        0 => Ok(()),
-        error if error == -libc::EEXIST => Ok(()),
-        error => Err(failed_to("make a clsact qdisc")(
-            libbpf_rs::Error::from_raw_os_error(-error),
-        )),
-    }
-}
-
-fn find_map<'a>(object: &'a Object, name: &str) -> Result<Map<'a>, BpfError> {
-    let map = object.maps().find(|map| map.name() == name);
-    map.ok_or(BpfError::Lost("a BPF map is missing"))
 }
 
 fn read_element(map: &Map<'_>, index: u32) -> Result<Vec<u8>, BpfError> {

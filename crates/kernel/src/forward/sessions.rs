@@ -8,8 +8,8 @@ use libbpf_rs::{Map, MapCore, MapFlags};
 use super::layout::{Reader, write_address};
 use super::table::read_table;
 use super::udp::{KEY, SESSION, UdpClient, UdpCounts, UdpEnd, UdpListener, UdpSession};
-use super::{Forwarder, LISTENERS, find_map};
-use crate::bpf::{self, BpfError, failed_to};
+use super::{Forwarder, LISTENERS};
+use crate::bpf::{self, BpfError, failed_to, find_map};
 
 impl Forwarder {
     /// Makes these the listening addresses of UDP rules. Sessions of others get no more datagrams of clients.

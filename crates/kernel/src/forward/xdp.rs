@@ -10,7 +10,7 @@ use libbpf_rs::query::ProgInfoIter;
 use libbpf_rs::{MapCore, MapFlags, Object, Xdp, XdpFlags};
 use nix::net::if_::{if_indextoname, if_nametoindex};
 
-use crate::bpf::{BpfError, failed_to};
+use crate::bpf::{BpfError, failed_to, find_map, find_program, refuse_with};
 
 /// Name of the program as the kernel has it.
 pub(super) const PROGRAM: &str = "evk_forward_xdp";
@@ -55,7 +55,7 @@ impl XdpPlaces {
         if names.is_empty() && self.attached.is_empty() && self.has_looked {
             return Ok(states);
         }
-        let program = find_program(object)?;
+        let program = find_program(object, PROGRAM)?;
         let xdp = Xdp::new(program.as_fd());
         let own = find_own_programs();
         let found = interfaces
@@ -100,8 +100,7 @@ impl XdpPlaces {
         let can = |found: &Found| found.abilities & CAN_RECEIVE_REDIRECTED != 0;
         let able = found.iter().filter(|(_, found)| can(found));
         let able: BTreeSet<u32> = able.map(|(index, _)| *index).collect();
-        let map = object.maps().find(|map| map.name() == "evk_targets");
-        let map = map.ok_or(BpfError::Lost("a BPF map is missing"))?;
+        let map = find_map(object, "evk_targets")?;
         for index in self.targets.difference(&able) {
             // The kernel has removed an interface that is gone.
             let _ = map.delete(&index.to_ne_bytes());
@@ -147,17 +146,10 @@ pub(super) fn detach(index: u32) -> Result<(), BpfError> {
             std::ptr::null(),
         )
     };
-    if answer == 0 {
-        return Ok(());
+    match answer {
+        0 => Ok(()),
+        error => Err(refuse_with("detach XDP", error)),
     }
-    let error = libbpf_rs::Error::from_raw_os_error(-answer);
-    Err(failed_to("detach XDP")(error))
-}
-
-fn find_program<'a>(object: &'a Object) -> Result<libbpf_rs::Program<'a>, BpfError> {
-    let mut programs = object.progs();
-    let program = programs.find(|program| program.name() == PROGRAM);
-    program.ok_or(BpfError::Lost("a BPF program is missing"))
 }
 
 /// Returns the numbers of programs of this and of former processes.

@@ -71,8 +71,7 @@ impl KernelPage {
         if bpf::run(&object, "evk_start", None)? != 0 {
             return Err(BpfError::Refused("start a BPF timer", "no timer".into()));
         }
-        let map = object.maps().find(|map| map.name() == "evk_page");
-        let map = map.ok_or(BpfError::Lost("a BPF map is missing"))?;
+        let map = bpf::find_map(&object, "evk_page")?;
         let page = KernelPage {
             mapping: map_page(map.as_fd())?,
             loaded: None,

@@ -225,25 +225,34 @@ pub(super) fn try_send(forwarder: &Forwarder, interface: u32, packet: &Segment) 
     sent.map(|frame| Segment::read(&frame))
 }
 
+/// Runs a program on a frame, and returns the answer with what has become of the frame.
+pub(super) fn run_on_frame(
+    forwarder: &Forwarder,
+    program: &str,
+    context: &mut [u8],
+    frame: &[u8],
+) -> (u32, Vec<u8>) {
+    let mut out = [0; 2048];
+    let input = ProgramInput {
+        context_in: Some(context),
+        data_in: Some(frame),
+        data_out: Some(&mut out),
+        ..ProgramInput::default()
+    };
+    let program = bpf::find_program_mut(&forwarder.object, program).unwrap();
+    let output = program.test_run(input).unwrap();
+    (output.return_value, output.data.unwrap().to_vec())
+}
+
 /// Gives the program a frame, and returns the frame that the program sends; `None` if the program does not take the
 /// packet.
 pub(super) fn send_frame(forwarder: &Forwarder, interface: u32, frame: &[u8]) -> Option<Vec<u8>> {
     // The interface that the packet has come by has a place in the structure of the kernel.
     let mut context = [0; 44];
     context[36..40].copy_from_slice(&interface.to_ne_bytes());
-    let mut out = [0; 2048];
-    let mut programs = forwarder.object.progs_mut();
-    let program = programs.find(|program| program.name() == "evk_forward");
-    let input = ProgramInput {
-        context_in: Some(&mut context),
-        data_in: Some(frame),
-        data_out: Some(&mut out),
-        ..ProgramInput::default()
-    };
-    let output = program.unwrap().test_run(input).unwrap();
-    match output.return_value {
-        REDIRECT => Some(output.data.unwrap().to_vec()),
-        other => {
+    match run_on_frame(forwarder, "evk_forward", &mut context, frame) {
+        (REDIRECT, sent) => Some(sent),
+        (other, _) => {
             assert_eq!(other, NOT_TAKEN, "{frame:?}");
             None
         }

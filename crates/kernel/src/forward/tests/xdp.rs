@@ -9,6 +9,7 @@ use super::direct::serve_direct;
 use super::nat::{read_timestamps, serve_with_nat, write_options};
 use super::packets::*;
 use super::*;
+use crate::forward::xdp;
 
 /// Answer of the XDP program that leaves a packet to tc, and of one that sends the packet on.
 const PASS: u32 = 2;
@@ -39,9 +40,7 @@ impl<'a> Bench<'a> {
         };
         bench.set_target(true);
         // Without a program the interface has no place for frames of XDP.
-        let mut programs = forwarder.object.progs();
-        let program = programs.find(|program| program.name() == super::super::xdp::PROGRAM);
-        let program = program.unwrap();
+        let program = find_program(&forwarder.object, xdp::PROGRAM).unwrap();
         Xdp::new(program.as_fd())
             .attach(interface.cast_signed(), XdpFlags::DRV_MODE)
             .unwrap();
@@ -64,21 +63,11 @@ impl<'a> Bench<'a> {
         // struct xdp_md: data, end, metadata, interface, queue, interface out.
         let words = [0, frame.len() as u32, 0, self.interface, 0, 0];
         let mut context: Vec<u8> = words.into_iter().flat_map(u32::to_ne_bytes).collect();
-        let mut out = [0; 2048];
-        let mut programs = self.forwarder.object.progs_mut();
-        let program = programs.find(|program| program.name() == super::super::xdp::PROGRAM);
-        let input = ProgramInput {
-            context_in: Some(&mut context),
-            data_in: Some(frame),
-            data_out: Some(&mut out),
-            ..ProgramInput::default()
-        };
-        let output = program.unwrap().test_run(input).unwrap();
-        match output.return_value {
-            XDP_REDIRECT => Some(output.data.unwrap().to_vec()),
-            other => {
+        match run_on_frame(self.forwarder, xdp::PROGRAM, &mut context, frame) {
+            (XDP_REDIRECT, sent) => Some(sent),
+            (other, left) => {
                 assert_eq!(other, PASS, "{frame:?}");
-                assert_eq!(output.data.unwrap(), frame, "left as it was");
+                assert_eq!(left, frame, "left as it was");
                 None
             }
         }
