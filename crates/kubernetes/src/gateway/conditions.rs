@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::objects::{Kind, ObjectName};
+use super::objects::{GROUP, Kind, ObjectName};
 
 /// Reason of a condition that does not hold, and the message.
 pub(crate) type Refusal = (&'static str, String);
@@ -66,6 +66,29 @@ pub struct Status {
     pub generation: i64,
     /// Status as it is to be. Conditions without a time take the time of the write.
     pub status: Value,
+}
+
+/// Writes the part of a status that each of these gateways has, with the same conditions. `reference` is the field with
+/// the gateway.
+pub(crate) fn list_by_gateway<'a>(
+    reference: &str,
+    gateways: impl Iterator<Item = &'a ObjectName>,
+    controller: &str,
+    conditions: &Value,
+) -> Vec<Value> {
+    let entries = gateways.map(|gateway| {
+        json!({
+            reference: {
+                "group": GROUP,
+                "kind": Kind::Gateway.name(),
+                "namespace": gateway.namespace,
+                "name": gateway.name,
+            },
+            "controllerName": controller,
+            "conditions": conditions,
+        })
+    });
+    entries.collect()
 }
 
 /// Writes conditions as JSON, without a time.

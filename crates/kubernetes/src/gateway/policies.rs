@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use evenkeel_tls::client::{Client, ClientPem};
 use serde_json::{Value, json};
 
-use super::conditions::{Condition, Refusal, list_conditions};
+use super::conditions::{Condition, Refusal, list_by_gateway, list_conditions};
 use super::grants::is_granted;
 use super::listeners::{Files, SECRETS};
 use super::objects::{
@@ -339,19 +339,8 @@ impl Policies {
         let conditions = list_conditions(&[accepted, references], policy.metadata.generation);
         let gateways = { findings.services.iter() }.filter_map(|service| ancestors.get(service));
         let gateways: BTreeSet<&ObjectName> = gateways.flatten().collect();
-        let entries = gateways.into_iter().take(MAX_ANCESTORS).map(|gateway| {
-            json!({
-                "ancestorRef": {
-                    "group": GROUP,
-                    "kind": Kind::Gateway.name(),
-                    "namespace": gateway.namespace,
-                    "name": gateway.name,
-                },
-                "controllerName": controller,
-                "conditions": conditions,
-            })
-        });
-        json!({ "ancestors": entries.collect::<Vec<_>>() })
+        let gateways = gateways.into_iter().take(MAX_ANCESTORS);
+        json!({ "ancestors": list_by_gateway("ancestorRef", gateways, controller, &conditions) })
     }
 }
 

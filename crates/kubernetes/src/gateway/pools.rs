@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use evenkeel_config::ServicePort;
 use serde_json::{Value, json};
 
-use super::conditions::{Condition, Refusal, list_conditions};
+use super::conditions::{Condition, Refusal, list_by_gateway, list_conditions};
 use super::grants::is_granted;
 use super::objects::{
     GROUP, HttpRule, INFERENCE_GROUP, InferencePool, Kind, ObjectName, Objects, Selector,
@@ -99,17 +99,5 @@ pub(crate) fn show_pool(
     };
     let conditions = list_conditions(&[accepted, references], pool.metadata.generation);
     let parents = parents.into_iter().flatten().take(MAX_PARENTS);
-    let entries = parents.map(|gateway| {
-        json!({
-            "parentRef": {
-                "group": GROUP,
-                "kind": Kind::Gateway.name(),
-                "namespace": gateway.namespace,
-                "name": gateway.name,
-            },
-            "controllerName": controller,
-            "conditions": conditions,
-        })
-    });
-    json!({ "parents": entries.collect::<Vec<_>>() })
+    json!({ "parents": list_by_gateway("parentRef", parents, controller, &conditions) })
 }
