@@ -16,7 +16,7 @@ use ratatui::widgets::Table;
 
 use crate::columns::{Cell, Column, Listing, Row, WIDE};
 pub(crate) use crate::columns::{count, duration_of_millis, latency_cell};
-use crate::engine_columns::{self, ENGINE_COLUMNS, engine_cells};
+use crate::engine_columns::{COLUMNS as ENGINE, ENGINE_COLUMNS, engine_cells};
 use crate::wire::Explain;
 use evenkeel_manager::text::{self, Head, format_number, format_percent};
 
@@ -145,9 +145,6 @@ const COLUMNS: [Column; 23 + ENGINE_COLUMNS] = [
     Column::of_numbers("LIMIT", WIDE),
     Column::of_numbers("REQUESTS", WIDE),
 ];
-
-/// Columns about engines.
-const ENGINE: [Column; ENGINE_COLUMNS] = engine_columns::COLUMNS;
 
 /// Width of the bar that shows a share.
 const BAR: usize = 10;

@@ -4,12 +4,9 @@ use evenkeel_manager::status::{GroupStatus, Status};
 use ratatui::style::{Color, Style};
 
 use crate::columns::{Cell, Column, Listing, Row, WIDE};
-use crate::engine_columns::{self, ENGINE_COLUMNS, engine_cells};
+use crate::engine_columns::{COLUMNS as ENGINE, ENGINE_COLUMNS, engine_cells};
 use crate::view::{GroupView, count, duration_of_millis, failure_share, latency_cell};
 use evenkeel_manager::text::{format_number, format_percent};
-
-/// Columns about engines.
-const ENGINE: [Column; ENGINE_COLUMNS] = engine_columns::COLUMNS;
 
 const COLUMNS: [Column; 15 + ENGINE_COLUMNS] = [
     Column::of_words("GROUP", 0).cut_to(16, 32),
