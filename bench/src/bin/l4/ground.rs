@@ -331,7 +331,12 @@ impl Balancer {
         })
     }
 
-    fn wait_until(&self, holds: impl Fn() -> Result<()>) -> Result<()> {
+    /// Waits until something holds.
+    ///
+    /// # Errors
+    ///
+    /// Returns the last error if it does not hold in time.
+    pub(crate) fn wait_until(&self, holds: impl Fn() -> Result<()>) -> Result<()> {
         let deadline = Instant::now() + START_LIMIT;
         loop {
             let Err(error) = holds() else { return Ok(()) };
