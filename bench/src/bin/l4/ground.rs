@@ -83,7 +83,8 @@ impl Ground {
             "net/ipv4/ip_local_port_range",
             "10000 65000",
         )?;
-        set_sysctl(front, "net/ipv4/ip_local_port_range", "10000 65000")?;
+        // Full NAT takes ports above these.
+        set_sysctl(front, "net/ipv4/ip_local_port_range", "10000 60000")?;
         Ok(ground)
     }
 }
