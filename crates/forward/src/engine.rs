@@ -7,13 +7,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use evenkeel_config::ReturnPath;
-use evenkeel_core::group::{Group, Outcome};
+use evenkeel_core::group::Group;
 use evenkeel_core::terms::{Form, scale_growth};
 use evenkeel_core::time::Instant;
 use evenkeel_kernel::bpf::BpfError;
 use evenkeel_kernel::forward::{
-    self as kernel, End, Event, Family, Forwarder, GROUP_SEATS, GROUPS, GroupTerms, Listener,
-    OUTCOMES, Place, SEATS, Step, Terms,
+    self as kernel, Connection, Event, Family, Forwarder, GROUP_SEATS, GROUPS, GroupTerms,
+    Listener, OUTCOMES, Place, SEATS, Step, Terms,
 };
 use evenkeel_limits::memory::MemoryBound;
 use evenkeel_net::Clock;
@@ -25,14 +25,14 @@ use tracing::{info, warn};
 use crate::decisions::describe_decision;
 use crate::home::Home;
 use crate::limits::{find_limit, list_unforwarded};
-use crate::look::{Held, Key, Look, Tickets};
 use crate::nat::Nat;
 use crate::obstacles::Obstacles;
 use crate::plan::PlannedRule;
 use crate::records::Records;
 use crate::rule_counts::{count_rule, describe_member};
 use crate::status::ForwardStatus;
-use crate::terms::{Buffers, find_forwardable, find_terms, free_terms, hash_name};
+use crate::terms::{Buffers, find_terms, free_terms, hash_name};
+use crate::tickets::{Homes, Seen, Tickets};
 use crate::udp::{self, Sessions};
 use crate::xdp::XdpInterfaces;
 
@@ -54,15 +54,13 @@ pub(crate) struct Engine {
     /// Origin of the clock, in nanoseconds of the machine's clock.
     origin: u64,
     seats: HashMap<(u64, SocketAddr), u32>,
-    homes: HashMap<u32, Home>,
+    homes: Homes,
     /// Seats of a process before that no group has claimed yet.
     unclaimed: HashMap<u32, Terms>,
     groups: HashMap<Arc<str>, (u32, GroupTerms)>,
     listeners: Option<Vec<Listener>>,
-    held: Tickets,
+    tickets: Tickets,
     swept: Option<Instant>,
-    /// Number of the last sweep.
-    sweep: u32,
     interfaces: usize,
     xdp: XdpInterfaces,
     connections: usize,
@@ -119,9 +117,8 @@ impl Engine {
             unclaimed,
             groups: HashMap::new(),
             listeners: None,
-            held: HashMap::new(),
+            tickets: Tickets::default(),
             swept: None,
-            sweep: 0,
             interfaces: 0,
             xdp: XdpInterfaces::default(),
             connections: 0,
@@ -281,14 +278,8 @@ impl Engine {
                 let Some(seat) = self.find_seat(owner, member.address) else {
                     continue;
                 };
-                let home = self.homes.entry(seat).or_insert_with(|| Home {
-                    group: Arc::clone(&rule.group),
-                    group_name: Arc::clone(name),
-                    cost: rule.cost,
-                    terms: free_terms(),
-                    tickets: 0,
-                    drift: 0,
-                    is_used: true,
+                let home = self.homes.entry(seat).or_insert_with(|| {
+                    Home::new(Arc::clone(&rule.group), Arc::clone(name), rule.cost)
                 });
                 self.unclaimed.remove(&seat);
                 home.is_used = true;
@@ -366,73 +357,14 @@ impl Engine {
     fn take_event(&mut self, event: &Event) {
         self.log_event(event);
         let key = (event.pair, event.began_ns);
-        let at = self.instant(event.ns);
+        let (at, began) = (self.instant(event.ns), self.instant(event.began_ns));
+        let (tickets, homes) = (&mut self.tickets, &mut self.homes);
         match event.step {
-            Step::Begin => self.hold(key, event.seat),
+            Step::Begin => tickets.hold(homes, key, event.seat, began),
             Step::Accept => {}
-            Step::Confirm => {
-                if let Some(held) = self.held.get_mut(&key) {
-                    held.is_answered = true;
-                    if let Some(ticket) = &mut held.ticket {
-                        ticket.record_acceptance(at);
-                    }
-                }
-            }
-            Step::Answer => {
-                if let Some(held) = self.held.get_mut(&key) {
-                    held.sweep = self.sweep;
-                    held.is_answered = true;
-                    if let Some(ticket) = &mut held.ticket {
-                        ticket.record_response(Outcome::Success, at);
-                    }
-                }
-            }
-            Step::End(end) => {
-                if let Some(held) = self.held.remove(&key) {
-                    let outcome = match end {
-                        End::Unreachable => Outcome::Failure,
-                        // As in the proxy: what a client sends must not make it a failure.
-                        _ if held.is_answered => Outcome::Success,
-                        End::Refused => Outcome::Failure,
-                        End::Reset | End::Silent => Outcome::Error,
-                        End::Closed | End::ClientReset => Outcome::Cancelled,
-                    };
-                    self.finish(held, outcome, at);
-                }
-            }
-        }
-    }
-
-    /// Counts a connection at its member.
-    fn hold(&mut self, key: Key, seat: u32) {
-        let began = self.instant(key.1);
-        let Some(home) = self.homes.get_mut(&seat) else {
-            return;
-        };
-        let group = home.group.current.load();
-        let index = group
-            .members()
-            .iter()
-            .position(|member| find_forwardable(&member.address) == Some(key.0.member));
-        let ticket = index.and_then(|index| group.bind_for(index, home.cost, began));
-        let ticket = ticket.map(|ticket| ticket.of_client(key.0.client.ip()));
-        home.tickets += u32::from(ticket.is_some());
-        let held = Held {
-            seat,
-            ticket,
-            is_answered: false,
-            sweep: self.sweep,
-        };
-        if let Some(twin) = self.held.insert(key, held) {
-            self.finish(twin, Outcome::Cancelled, began);
-        }
-    }
-
-    fn finish(&mut self, held: Held, outcome: Outcome, at: Instant) {
-        let home = self.homes.get_mut(&held.seat);
-        if let (Some(ticket), Some(home)) = (held.ticket, home) {
-            home.tickets = home.tickets.saturating_sub(1);
-            home.group.finish(ticket, outcome, at);
+            Step::Confirm => tickets.record_acceptance(homes, &key, at),
+            Step::Answer => tickets.record_answer(homes, &key, at),
+            Step::End(end) => tickets.end(homes, &key, event.seat, end, at),
         }
     }
 
@@ -445,10 +377,14 @@ impl Engine {
             limits.extend(rule.listeners.iter().map(|listener| (*listener, limit)));
         }
         let linger = kernel::choose_linger(self.connections, self.forwarder.read_capacity()?);
-        self.sweep = self.sweep.wrapping_add(1);
-        let mut look = Look::new(self.sweep);
+        self.tickets.begin_look(&mut self.homes);
+        self.records.begin_look();
         let (mut over, mut connections) = (Vec::new(), 0);
-        let (held, nat) = (&mut self.held, &mut self.nat);
+        let (tickets, records, nat) = (&mut self.tickets, &mut self.records, &mut self.nat);
+        let mut note = |seen: Seen| {
+            records.note(&seen.key);
+            tickets.note(seen);
+        };
         nat.begin_sweep();
         self.forwarder.visit_connections(|connection| {
             connections += 1;
@@ -459,42 +395,43 @@ impl Engine {
             if connection.find_silence(now_ns) > limit {
                 over.push(connection);
             } else {
-                look.note(&connection, held);
+                note_connection(&connection, &mut note);
             }
         })?;
         self.connections = connections;
+        let mut silent = Vec::new();
         for connection in over {
             if connection.is_open() {
-                self.records
-                    .note_silence(connection.pair, connection.began_ns);
+                silent.push((connection.pair, connection.began_ns));
             }
             if self.forwarder.remove_connection(&connection)? {
                 self.connections -= 1;
             } else {
-                look.note(&connection, held);
+                note_connection(&connection, &mut note);
             }
         }
         self.sessions
             .sweep(&self.forwarder, rules, nat, |session| {
-                look.note_open((session.pair(), session.began_ns), session.seat, held);
+                note(Seen {
+                    key: (session.pair(), session.began_ns),
+                    seat: session.seat,
+                    is_answered: session.is_answered(),
+                });
             })?;
-        for (key, seat) in mem::take(&mut look.unknown) {
-            self.hold(key, seat);
+        for (pair, began_ns) in silent {
+            self.records.note_silence(pair, began_ns);
+        }
+        for (key, seat) in self.tickets.take_unknown() {
+            let began = self.instant(key.1);
+            self.tickets.hold(&mut self.homes, key, seat, began);
         }
         // A connection may have begun since the table was read.
         for event in self.forwarder.take_events()? {
             self.take_event(&event);
         }
-        let sweep = self.sweep;
-        let lost = self.held.iter().filter(|(_, held)| held.sweep != sweep);
-        let lost: Vec<_> = lost.map(|(key, _)| *key).collect();
-        for key in lost {
-            if let Some(held) = self.held.remove(&key) {
-                self.finish(held, Outcome::Cancelled, now);
-            }
-            self.records.forget(&key);
-        }
-        self.correct_counts(&look.open)
+        self.tickets.end_look(&mut self.homes, now);
+        self.records.end_look();
+        self.correct_counts()
     }
 
     /// Ends what a process with another version of the maps has left.
@@ -512,7 +449,8 @@ impl Engine {
     }
 
     /// Corrects counts that differ from the table by the same number twice, and frees seats of members that are gone.
-    fn correct_counts(&mut self, open: &HashMap<u32, i64>) -> Result<(), BpfError> {
+    fn correct_counts(&mut self) -> Result<(), BpfError> {
+        let open = self.tickets.open();
         let mut free = Vec::new();
         for (seat, home) in &mut self.homes {
             let counts = self.forwarder.read_counts(*seat)?;
@@ -571,7 +509,7 @@ impl Engine {
 
     /// True if the program has connections of rules that are gone, as of the last look at the table.
     pub(crate) fn has_connections(&self) -> bool {
-        !self.held.is_empty()
+        !self.tickets.is_empty()
             || self.connections > 0
             || self.sessions.count() > 0
             || self.left_before > 0
@@ -602,5 +540,16 @@ impl Engine {
         if let Err(error) = ended.and(counted).and_then(|()| self.forwarder.detach()) {
             warn!("cannot end forwarding in the kernel: {error}");
         }
+    }
+}
+
+/// Notes a connection of the table, if it is open.
+fn note_connection(connection: &Connection, note: &mut impl FnMut(Seen)) {
+    if connection.is_open() {
+        note(Seen {
+            key: (connection.pair, connection.began_ns),
+            seat: connection.seat,
+            is_answered: connection.is_answered(),
+        });
     }
 }

@@ -19,8 +19,6 @@ mod home;
 #[cfg(feature = "bpf")]
 mod limits;
 #[cfg(feature = "bpf")]
-mod look;
-#[cfg(feature = "bpf")]
 mod nat;
 #[cfg(feature = "bpf")]
 mod obstacles;
@@ -33,6 +31,8 @@ mod status;
 mod subsystem;
 #[cfg(feature = "bpf")]
 mod terms;
+#[cfg(feature = "bpf")]
+mod tickets;
 #[cfg(feature = "bpf")]
 mod udp;
 #[cfg(feature = "bpf")]

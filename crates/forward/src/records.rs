@@ -52,6 +52,8 @@ struct Facts {
     answered_ns: Option<u64>,
     /// True if the balancer removes the connection, as no packet has come for too long.
     is_silent: bool,
+    /// Number of the last look at the tables that has seen the connection.
+    look: u32,
 }
 
 /// Connection that its member has not accepted. The next event may say that another member gets the connection.
@@ -77,6 +79,8 @@ pub(crate) struct Records {
     /// By the client, and the time at which another member may have got the connection.
     refused: HashMap<(SocketAddr, u64), RefusedConnection>,
     lost: u64,
+    /// Number of looks at the tables.
+    look: u32,
 }
 
 impl Records {
@@ -171,6 +175,7 @@ impl Records {
             accepted_ns: None,
             answered_ns: None,
             is_silent: false,
+            look: self.look,
         }
     }
 
@@ -205,11 +210,24 @@ impl Records {
         }
     }
 
-    /// Forgets a connection whose end had no place in the buffer of events.
-    pub(crate) fn forget(&mut self, key: &Key) {
-        if self.open.remove(key).is_some() {
-            self.lost += 1;
+    /// Begins a look at the tables.
+    pub(crate) fn begin_look(&mut self) {
+        self.look = self.look.wrapping_add(1);
+    }
+
+    /// Notes an open connection of the tables.
+    pub(crate) fn note(&mut self, key: &Key) {
+        // Without a log the map is empty.
+        if let Some(facts) = self.open.get_mut(key) {
+            facts.look = self.look;
         }
+    }
+
+    /// Forgets connections that the look has not seen: there was no place for the events of their ends.
+    pub(crate) fn end_look(&mut self) {
+        let (look, before) = (self.look, self.open.len());
+        self.open.retain(|_, facts| facts.look == look);
+        self.lost += (before - self.open.len()) as u64;
     }
 
     /// Writes refused connections that go to no other member, and hands over what was gathered.

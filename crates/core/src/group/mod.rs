@@ -18,6 +18,7 @@ use crate::time::Instant;
 use crate::trace::{Short, Trace};
 
 mod advice;
+mod answered;
 mod engines;
 mod late;
 mod ranks;
@@ -31,6 +32,7 @@ mod trial;
 pub(crate) mod view;
 mod zones;
 
+pub use self::answered::AnsweredRequests;
 pub use self::ranks::Ranks;
 pub use self::request::{Advice, PickError, Request};
 pub use self::settings::{Granularity, GroupSettings, InferenceSettings};

@@ -46,6 +46,38 @@ pub struct Ticket {
     end: Outcome,
     /// True if `started` is the time of the end.
     has_ended: bool,
+    /// True if the request goes on without the ticket.
+    is_kept: bool,
+}
+
+/// Answered request that goes on without its ticket: all that its end needs.
+#[derive(Debug)]
+pub(super) struct Kept {
+    pub(super) slot: Arc<Slot>,
+    location: Arc<Location>,
+    pub(super) cost: Cost,
+    digest: Digest,
+    /// Failures in a row that the answer ended.
+    failures_before: u32,
+}
+
+impl Kept {
+    /// Ends a request; `at` is `None` if the time of the end is unknown.
+    pub(super) fn end_request(&self, outcome: Outcome, at: Option<Instant>) {
+        self.slot.own_record().count(outcome);
+        self.slot.end_request(self.cost);
+        self.location.end_request(self.cost, at);
+    }
+
+    /// Notes that the member broke off a request of `client`.
+    pub(super) fn break_off(&self, client: Option<IpAddr>, now: Instant) {
+        self.slot
+            .observe_broken(self.failures_before, now, self.digest);
+        if let Some(client) = client {
+            let record = self.slot.own_record();
+            record.note_client(Crowd::bit(client), true, now);
+        }
+    }
 }
 
 /// Observation at the beginning of the member's answer.
@@ -87,6 +119,7 @@ impl Ticket {
             verdict: None,
             end: Outcome::Cancelled,
             has_ended: false,
+            is_kept: false,
         }
     }
 
@@ -279,6 +312,25 @@ impl Ticket {
         (self.started, self.has_ended) = (now, true);
     }
 
+    /// Lets the request go on without a ticket. Gives the ticket back if more than the end is left to be noted, or if the
+    /// member has failed.
+    pub(super) fn keep(mut self) -> Result<Kept, Box<Ticket>> {
+        let has_failed =
+            matches!(self.verdict, Some(verdict) if verdict.outcome != Outcome::Success);
+        if has_failed || self.is_followed() || self.engine.is_some() {
+            return Err(Box::new(self));
+        }
+        self.answer();
+        self.is_kept = true;
+        Ok(Kept {
+            slot: Arc::clone(&self.slot),
+            location: Arc::clone(&self.location),
+            cost: self.cost,
+            digest: self.digest,
+            failures_before: self.verdict.map_or(0, |verdict| verdict.failures_before),
+        })
+    }
+
     /// A response that was followed has come to its end.
     #[cold]
     fn last_byte_arrived(&mut self, now: Instant) {
@@ -341,6 +393,9 @@ fn micros(time: Duration) -> u32 {
 
 impl Drop for Ticket {
     fn drop(&mut self) {
+        if self.is_kept {
+            return;
+        }
         self.answer();
         self.slot.own_record().count(self.end);
         self.slot.end_request(self.cost);

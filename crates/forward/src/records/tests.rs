@@ -160,10 +160,20 @@ fn s41_lost_records_are_counted() {
     let (mut records, queue) = open_log();
     let begin = event(2, 5, Step::Begin, 5);
     take(&mut records, &begin);
-    records.forget(&(begin.pair, begin.began_ns));
-    assert_eq!(records.count_lost(), 1);
-    records.forget(&(begin.pair, begin.began_ns));
-    assert_eq!(records.count_lost(), 1);
+    for (is_seen, lost) in [(true, 0), (false, 1), (false, 1)] {
+        records.begin_look();
+        if is_seen {
+            records.note(&(begin.pair, begin.began_ns));
+        }
+        records.end_look();
+        assert_eq!(records.count_lost(), lost);
+    }
+    // A connection that has begun since the look is not lost.
+    records.begin_look();
+    take(&mut records, &begin);
+    records.end_look();
+    assert_eq!((records.count_lost(), records.open.len()), (1, 1));
+    records.open.clear();
 
     // The beginning was not seen, the group is gone.
     records.rules.clear();

@@ -148,6 +148,7 @@ pub(super) const ESTABLISHED: u32 = 1;
 const ANSWERED: u32 = 2;
 const CLOSED: u32 = 16;
 const CONFIRMED: u32 = 32;
+const DIRECT: u32 = 64;
 
 /// Beginning of a connection in the table, which is the same in all versions of the maps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -293,6 +294,15 @@ impl Connection {
     /// True if the member has accepted the connection.
     pub fn is_established(&self) -> bool {
         self.age.is_established()
+    }
+
+    /// True if the program has told that the member has answered; where answers do not come by, that it has accepted.
+    pub fn is_answered(&self) -> bool {
+        let needed = match self.age.has_flag(DIRECT) {
+            true => CONFIRMED,
+            false => ANSWERED,
+        };
+        self.age.has_flag(needed)
     }
 
     /// True if the client has acknowledged the member's acceptance.

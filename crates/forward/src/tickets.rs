@@ -1,0 +1,192 @@
+//! Tickets of the kernel's connections and sessions: one each until the answer, and numbers from then on.
+//!
+//! What has answered is counted at its seat ([`AnsweredRequests`]): with a million connections the process keeps nothing for
+//! each one. A look at the tables finds numbers that are wrong because an event had no place, or came before this process.
+
+use std::collections::HashMap;
+
+use evenkeel_core::group::{Outcome, Ticket};
+use evenkeel_core::time::Instant;
+use evenkeel_kernel::forward::{End, Pair};
+
+use crate::home::Home;
+
+/// Addresses of a connection or a session, and the time of the first packet.
+pub(crate) type Key = (Pair, u64);
+
+/// Members by their seats.
+pub(crate) type Homes = HashMap<u32, Home>;
+
+/// Number of unanswered connections from which memory that a burst has left is given back.
+const MANY: usize = 1024;
+
+/// Connection with a ticket of its own.
+#[derive(Debug)]
+struct Held {
+    seat: u32,
+    /// `None` if the member was at its limit, or is no longer in the group.
+    ticket: Option<Ticket>,
+    /// Number of the last look that has seen the connection.
+    look: u32,
+}
+
+/// Open connection as the kernel's table has it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Seen {
+    pub(crate) key: Key,
+    pub(crate) seat: u32,
+    /// True if the program has told the answer, or the acceptance where answers do not come by.
+    pub(crate) is_answered: bool,
+}
+
+/// Tickets of the kernel's connections and sessions.
+#[derive(Debug, Default)]
+pub(crate) struct Tickets {
+    held: HashMap<Key, Held>,
+    /// Number of looks at the tables.
+    look: u32,
+    /// Open connections of each seat in the tables.
+    open: HashMap<u32, i64>,
+    /// Answered ones among them that have no ticket of their own.
+    answered: HashMap<u32, i64>,
+    /// Open, unanswered connections without a ticket: the process before has got their events, or there was no place for
+    /// an event.
+    unknown: Vec<(Key, u32)>,
+}
+
+impl Tickets {
+    /// True if there is no ticket of an unanswered connection.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.held.is_empty()
+    }
+
+    /// Counts a connection at its member, from `began` on.
+    pub(crate) fn hold(&mut self, homes: &mut Homes, key: Key, seat: u32, began: Instant) {
+        let Some(home) = homes.get_mut(&seat) else {
+            return;
+        };
+        let ticket = home.bind(began);
+        let ticket = ticket.map(|ticket| ticket.of_client(key.0.client.ip()));
+        let held = Held {
+            seat,
+            ticket,
+            look: self.look,
+        };
+        if let Some(twin) = self.held.insert(key, held) {
+            finish(homes, twin, Outcome::Cancelled, began);
+        }
+    }
+
+    /// Notes the member's answer.
+    pub(crate) fn record_answer(&mut self, homes: &mut Homes, key: &Key, at: Instant) {
+        self.record(homes, key, |ticket| {
+            ticket.record_response(Outcome::Success, at);
+        });
+    }
+
+    /// Notes that the member has accepted a connection whose answers nobody sees.
+    pub(crate) fn record_acceptance(&mut self, homes: &mut Homes, key: &Key, at: Instant) {
+        self.record(homes, key, |ticket| ticket.record_acceptance(at));
+    }
+
+    fn record(&mut self, homes: &mut Homes, key: &Key, note: impl FnOnce(&mut Ticket)) {
+        let Some(held) = self.held.get_mut(key) else {
+            return;
+        };
+        let (ticket, home) = (held.ticket.take(), homes.get_mut(&held.seat));
+        if let (Some(mut ticket), Some(home)) = (ticket, home) {
+            note(&mut ticket);
+            held.ticket = home.answered.add(ticket);
+            if held.ticket.is_none() {
+                home.answers += 1;
+                self.held.remove(key);
+            }
+        }
+    }
+
+    /// Ends a connection of `seat`.
+    pub(crate) fn end(&mut self, homes: &mut Homes, key: &Key, seat: u32, end: End, at: Instant) {
+        match self.held.remove(key) {
+            Some(held) => {
+                let outcome = match end {
+                    End::Unreachable | End::Refused => Outcome::Failure,
+                    End::Reset | End::Silent => Outcome::Error,
+                    End::Closed | End::ClientReset => Outcome::Cancelled,
+                };
+                finish(homes, held, outcome, at);
+            }
+            None => {
+                if let Some(home) = homes.get_mut(&seat) {
+                    let outcome = match end {
+                        End::Unreachable => Outcome::Failure,
+                        // As in the proxy: what a client sends must not make it a failure.
+                        _ => Outcome::Success,
+                    };
+                    let client = key.0.client.ip();
+                    if home.answered.end_one(outcome, Some(client), at) {
+                        home.tickets = home.tickets.saturating_sub(1);
+                        home.ends += 1;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Begins a look at the tables.
+    pub(crate) fn begin_look(&mut self, homes: &mut Homes) {
+        self.look = self.look.wrapping_add(1);
+        self.open.clear();
+        self.answered.clear();
+        for home in homes.values_mut() {
+            (home.answers, home.ends) = (0, 0);
+        }
+    }
+
+    /// Notes an open connection of the tables.
+    pub(crate) fn note(&mut self, seen: Seen) {
+        *self.open.entry(seen.seat).or_default() += 1;
+        match self.held.get_mut(&seen.key) {
+            Some(held) => held.look = self.look,
+            None if seen.is_answered => *self.answered.entry(seen.seat).or_default() += 1,
+            None => self.unknown.push((seen.key, seen.seat)),
+        }
+    }
+
+    /// Returns the unanswered connections that have no ticket.
+    pub(crate) fn take_unknown(&mut self) -> Vec<(Key, u32)> {
+        std::mem::take(&mut self.unknown)
+    }
+
+    /// Corrects tickets by what the look has found, after the events since then.
+    pub(crate) fn end_look(&mut self, homes: &mut Homes, now: Instant) {
+        let look = self.look;
+        let lost = self.held.extract_if(|_, held| held.look != look);
+        for (_, held) in lost.collect::<Vec<_>>() {
+            finish(homes, held, Outcome::Cancelled, now);
+        }
+        if self.held.capacity() > MANY && self.held.capacity() / 4 > self.held.len() {
+            self.held.shrink_to(2 * self.held.len());
+        }
+        let is_first = look == 1;
+        for (seat, home) in homes {
+            let there = self.answered.get(seat).copied().unwrap_or(0);
+            home.correct_answered(there, is_first, now);
+        }
+    }
+
+    /// Returns the number of open connections of each seat, as of the last look.
+    pub(crate) fn open(&self) -> &HashMap<u32, i64> {
+        &self.open
+    }
+}
+
+fn finish(homes: &mut Homes, held: Held, outcome: Outcome, at: Instant) {
+    let home = homes.get_mut(&held.seat);
+    if let (Some(ticket), Some(home)) = (held.ticket, home) {
+        home.tickets = home.tickets.saturating_sub(1);
+        home.group.finish(ticket, outcome, at);
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,164 @@
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+
+use evenkeel_core::address::Address;
+use evenkeel_core::cost::Cost;
+use evenkeel_core::group::{Group, GroupSettings};
+use evenkeel_core::load::Location;
+use evenkeel_core::member::{Member, MemberId, Slot, Weight};
+use evenkeel_core::strategy::{self, Values};
+use evenkeel_manager::snapshot::GroupHandle;
+
+use super::*;
+use crate::terms::free_terms;
+
+const SEAT: u32 = 3;
+
+fn member_address() -> SocketAddr {
+    SocketAddr::from((Ipv4Addr::new(10, 77, 0, 1), 8080))
+}
+
+/// Members by their seats, with one member that has room for `limit` connections.
+fn open_homes(limit: Option<u32>) -> Homes {
+    let member = Member {
+        id: MemberId(0),
+        name: "m0".into(),
+        given_name: None,
+        address: Address::from(member_address()),
+        host: "10.77.0.1".into(),
+        max_connections: limit,
+        location: Arc::new(Location::new("m0")),
+        zone: None,
+        slot: Arc::new(Slot::new(Weight::ONE)),
+    };
+    let values = Values::defaults(strategy::find("adaptive").unwrap());
+    let settings = GroupSettings::default();
+    let group = Group::new("g", settings, &values, vec![member], Arc::default());
+    let handle = Arc::new(GroupHandle::new(Arc::new(group), 0));
+    let mut home = Home::new(handle, "g".into(), Cost::ONE);
+    home.terms = evenkeel_kernel::forward::Terms {
+        address: member_address(),
+        ..free_terms()
+    };
+    Homes::from([(SEAT, home)])
+}
+
+fn key(port: u16) -> Key {
+    let client = SocketAddr::from((Ipv4Addr::new(10, 78, 0, 1), port));
+    let member = member_address();
+    (Pair { member, client }, u64::from(port))
+}
+
+fn at(ms: u64) -> Instant {
+    Instant::from_nanos((1000 + ms) * 1_000_000)
+}
+
+/// Requests that the member has in flight, the seat's tickets, and the tickets that are kept one by one.
+fn counts(homes: &Homes, tickets: &Tickets) -> (u32, u32, usize) {
+    let home = &homes[&SEAT];
+    let group = home.group.current.load();
+    let in_flight = group.members()[0].slot.in_flight();
+    (in_flight, home.tickets, tickets.held.len())
+}
+
+/// A look that finds these connections; true is for answered ones.
+fn look(tickets: &mut Tickets, homes: &mut Homes, found: &[(u16, bool)]) {
+    tickets.begin_look(homes);
+    for (port, is_answered) in found {
+        tickets.note(Seen {
+            key: key(*port),
+            seat: SEAT,
+            is_answered: *is_answered,
+        });
+    }
+    for (key, seat) in tickets.take_unknown() {
+        tickets.hold(homes, key, seat, at(0));
+    }
+}
+
+#[test]
+fn s41_answered_connections_are_counted_without_a_ticket_each() {
+    let (mut homes, mut tickets) = (open_homes(None), Tickets::default());
+    for port in 1..=3 {
+        tickets.hold(&mut homes, key(port), SEAT, at(0));
+    }
+    assert_eq!(counts(&homes, &tickets), (3, 3, 3));
+    tickets.record_answer(&mut homes, &key(1), at(1));
+    tickets.record_acceptance(&mut homes, &key(2), at(1));
+    assert_eq!(counts(&homes, &tickets), (3, 3, 1));
+    tickets.end(&mut homes, &key(1), SEAT, End::Closed, at(2));
+    tickets.end(&mut homes, &key(3), SEAT, End::Reset, at(2));
+    assert_eq!(counts(&homes, &tickets), (1, 1, 0));
+    // The end of a connection that nobody has heard of.
+    tickets.end(&mut homes, &key(9), SEAT + 1, End::Closed, at(2));
+    assert_eq!(counts(&homes, &tickets), (1, 1, 0));
+}
+
+#[test]
+fn s41_looks_find_ends_and_beginnings_whose_events_had_no_place() {
+    let (mut homes, mut tickets) = (open_homes(None), Tickets::default());
+    look(&mut tickets, &mut homes, &[]);
+    tickets.end_look(&mut homes, at(0));
+    for port in 1..=4 {
+        tickets.hold(&mut homes, key(port), SEAT, at(0));
+    }
+    for port in 1..=3 {
+        tickets.record_answer(&mut homes, &key(port), at(1));
+    }
+    // Of the answered ones 2 and 3 have ended, and the unanswered one, too. What a single look finds of answered ones may
+    // be an event that is under way.
+    for (turn, left) in [(1, (3, 3, 0)), (2, (1, 1, 0)), (3, (1, 1, 0))] {
+        look(&mut tickets, &mut homes, &[(1, true)]);
+        tickets.end_look(&mut homes, at(turn));
+        assert_eq!(counts(&homes, &tickets), left, "look {turn}");
+    }
+    // Three have begun, two of them have answered.
+    let found = [(1, true), (5, true), (6, true), (7, false)];
+    for left in [(2, 2, 1), (4, 4, 1), (4, 4, 1)] {
+        look(&mut tickets, &mut homes, &found);
+        tickets.end_look(&mut homes, at(9));
+        assert_eq!(counts(&homes, &tickets), left);
+    }
+    assert_eq!(tickets.open()[&SEAT], 4);
+}
+
+#[test]
+fn s41_a_new_process_takes_over_connections_at_the_first_look() {
+    let (mut homes, mut tickets) = (open_homes(Some(3)), Tickets::default());
+    let found = [(1, true), (2, true), (3, true), (4, true), (5, false)];
+    look(&mut tickets, &mut homes, &found);
+    tickets.end_look(&mut homes, at(5));
+    // As many as the member's limit allows.
+    let (in_flight, kept, held) = counts(&homes, &tickets);
+    assert_eq!((in_flight, kept, held), (3, 3, 1));
+    for port in 1..=5 {
+        tickets.end(&mut homes, &key(port), SEAT, End::Closed, at(6));
+    }
+    assert_eq!(counts(&homes, &tickets), (0, 0, 0));
+}
+
+#[test]
+fn s41_events_while_the_tables_are_read_change_no_count() {
+    let (mut homes, mut tickets) = (open_homes(None), Tickets::default());
+    for port in 1..=4 {
+        tickets.hold(&mut homes, key(port), SEAT, at(0));
+        tickets.record_answer(&mut homes, &key(port), at(1));
+    }
+    for _ in 0..3 {
+        // 1 ends behind the look, 5 begins and answers behind it, 6 before it, and 6 ends before it as well.
+        look(
+            &mut tickets,
+            &mut homes,
+            &[(1, true), (2, true), (3, true), (4, true)],
+        );
+        for port in [5, 6] {
+            tickets.hold(&mut homes, key(port), SEAT, at(2));
+            tickets.record_answer(&mut homes, &key(port), at(3));
+        }
+        for port in [1, 6] {
+            tickets.end(&mut homes, &key(port), SEAT, End::Closed, at(4));
+        }
+        tickets.end_look(&mut homes, at(5));
+        assert_eq!(counts(&homes, &tickets), (4, 4, 0));
+    }
+}
