@@ -1952,10 +1952,10 @@ static __attribute__((noinline)) int forward_tcp(struct __sk_buff *skb, int is6)
 }
 
 #include "udp.bpf.h"
+#include "trace.bpf.h"
 
 /* The functions for each protocol have stacks of their own: together these are beyond the limit. */
-SEC("tc")
-int evk_forward(struct __sk_buff *skb)
+static __always_inline int forward_packet(struct __sk_buff *skb)
 {
 	__u16 protocol = skb->protocol;
 	if ((protocol != bpf_htons(ETH_P_IP) && protocol != bpf_htons(ETH_P_IPV6)) || skb->vlan_present)
@@ -1978,6 +1978,18 @@ int evk_forward(struct __sk_buff *skb)
 	if (pull(skb, is6 ? HEADERS6 : HEADERS))
 		return TC_ACT_UNSPEC;
 	return payload == IPPROTO_TCP || (is6 && is_extension(payload)) ? forward_tcp(skb, is6) : TC_ACT_UNSPEC;
+}
+
+SEC("tc")
+int evk_forward(struct __sk_buff *skb)
+{
+	__u32 zero = 0;
+	struct evk_trace *trace = bpf_map_lookup_elem(&evk_trace, &zero);
+	int has_trace = trace && trace->until_ns && begin_trace(skb);
+	int answer = forward_packet(skb);
+	if (has_trace)
+		end_trace(skb, answer);
+	return answer;
 }
 
 #include "xdp.bpf.h"

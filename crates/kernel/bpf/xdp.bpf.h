@@ -237,7 +237,8 @@ int evk_forward_xdp(struct xdp_md *xdp)
 {
 	void *data = (void *)(long)xdp->data, *end = (void *)(long)xdp->data_end;
 	struct ethhdr *ethernet = data;
-	if ((void *)(ethernet + 1) > end)
+	/* A trace sees what tc sees. */
+	if ((void *)(ethernet + 1) > end || find_trace())
 		return XDP_PASS;
 	__u16 protocol = ethernet->h_proto;
 	if (protocol == bpf_htons(ETH_P_IP))

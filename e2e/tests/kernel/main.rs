@@ -5,6 +5,7 @@ mod detach;
 mod explain;
 mod flood;
 mod forward;
+mod trace;
 mod user;
 mod vm;
 mod xdp;

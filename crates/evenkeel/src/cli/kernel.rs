@@ -46,6 +46,11 @@ pub(crate) enum KernelCommand {
     Serve(Box<Serve>),
     /// Query a back-end for its load as a balancer does, and show the answer
     Query(Query),
+    /// Show the packets of one client, and where the kernel has sent each of them
+    ///
+    /// For rules with forward = "kernel", on the balancer's machine, beside a balancer that runs or without one. Native
+    /// XDP leaves all packets to tc meanwhile. Needs root.
+    Trace(Trace),
 }
 
 /// Ways in which the responder receives packets.
@@ -152,6 +157,23 @@ pub(crate) struct Detach {
     pub pin: Pin,
 }
 
+/// `evenkeel kernel trace`.
+#[derive(Debug, Args)]
+pub(crate) struct Trace {
+    /// The client: an address, or an address with a port, such as 192.0.2.7:40000 or [2001:db8::7]:40000
+    #[arg(value_name = "CLIENT", value_parser = client)]
+    pub client: (IpAddr, u16),
+    /// Time after which the trace ends: 1ms to 10m
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = interval)]
+    pub time: Duration,
+    /// Number of packets after which the trace ends
+    #[arg(long, value_name = "NUMBER", default_value_t = 1000)]
+    pub packets: usize,
+    /// Print JSON: one object for each packet
+    #[arg(long)]
+    pub json: bool,
+}
+
 /// `evenkeel kernel status`.
 #[derive(Debug, Args)]
 pub(crate) struct Status {
@@ -251,6 +273,14 @@ fn interval(text: &str) -> Result<Duration, String> {
     time.ok_or_else(|| "expected a time from 1ms to 10m, such as 50ms or 2s".into())
 }
 
+fn client(text: &str) -> Result<(IpAddr, u16), String> {
+    let address = text.parse::<SocketAddr>();
+    let with_port = address.map(|address| (address.ip(), address.port()));
+    with_port
+        .or_else(|_| text.parse().map(|ip| (ip, 0)))
+        .map_err(|_| "expected an address, or an address and a port, such as 192.0.2.7 or [2001:db8::7]:40000".into())
+}
+
 fn idle_time(text: &str) -> Result<Duration, String> {
     evenkeel_config::parse_duration(text).ok_or_else(|| "expected a time, such as 90s or 2h".into())
 }
@@ -309,6 +339,18 @@ mod tests {
     #![allow(clippy::unwrap_used)]
 
     use super::*;
+
+    #[test]
+    fn clients() {
+        let ip = |text: &str| text.parse::<IpAddr>().unwrap();
+        assert_eq!(client("192.0.2.7"), Ok((ip("192.0.2.7"), 0)));
+        assert_eq!(client("192.0.2.7:40000"), Ok((ip("192.0.2.7"), 40000)));
+        assert_eq!(client("2001:db8::7"), Ok((ip("2001:db8::7"), 0)));
+        assert_eq!(client("[2001:db8::7]:9"), Ok((ip("2001:db8::7"), 9)));
+        for bad in ["", "db-1", "192.0.2.7:", "192.0.2.7:70000", "192.0.2.0/24"] {
+            assert!(client(bad).is_err(), "{bad}");
+        }
+    }
 
     #[test]
     fn intervals_and_targets() {

@@ -6,6 +6,11 @@ mod forwarding;
 mod query;
 mod receive;
 mod serve;
+#[cfg(feature = "bpf")]
+mod trace;
+#[cfg(not(feature = "bpf"))]
+#[path = "no_trace.rs"]
+mod trace;
 
 use crate::cli::kernel::{Kernel, KernelCommand};
 use crate::failure::Failure;
@@ -22,5 +27,6 @@ pub(crate) fn run(args: &Kernel) -> Result<(), Failure> {
         KernelCommand::Status(args) => attach::status(args),
         KernelCommand::Serve(args) => serve::serve(args),
         KernelCommand::Query(args) => query::query(args),
+        KernelCommand::Trace(args) => trace::trace(args),
     }
 }

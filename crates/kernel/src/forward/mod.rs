@@ -12,6 +12,7 @@ mod sessions;
 mod table;
 #[cfg(test)]
 mod tests;
+mod trace;
 mod udp;
 mod xdp;
 
@@ -40,6 +41,7 @@ pub use self::nat::{find_nat_ports, find_source};
 pub use self::place::Place;
 use self::place::{HANDLE, lock, unpin};
 use self::table::read_table;
+pub use self::trace::{Trace, TracedHeader, TracedPacket, Verdict};
 use self::xdp::XdpPlaces;
 pub use self::xdp::XdpStates;
 use crate::bpf::{self, BpfError, create_clsact, failed_to, find_map, find_program};
@@ -63,7 +65,7 @@ const MEMORY_PER_CONNECTION: u64 = 4096;
 const CONNECTIONS_PER_SYN: u32 = 16;
 
 /// Maps that outlive a process.
-const PINNED: [&str; 13] = [
+const PINNED: [&str; 15] = [
     "evk_listeners",
     "evk_listener_counts",
     "evk_groups",
@@ -77,6 +79,8 @@ const PINNED: [&str; 13] = [
     "evk_syns",
     "evk_events",
     "evk_outcomes",
+    trace::FILTER,
+    trace::PACKETS,
 ];
 
 /// Kinds of packets, in the order of `enum evk_outcome`: a name for scripts, and the meaning of each.

@@ -1,8 +1,8 @@
 //! Reading a large hash map in batches.
 
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::AsRawFd;
 
-use libbpf_rs::{Error, Map, MapCore};
+use libbpf_rs::{Error, MapCore};
 
 use crate::bpf::{BpfError, failed_to};
 
@@ -18,7 +18,7 @@ const LARGEST_BATCH: usize = 1 << 20;
 ///
 /// The kernel refuses, or the map has keys or values of other lengths.
 pub(super) fn read_table<const KEY: usize, const VALUE: usize>(
-    map: &Map<'_>,
+    map: &impl MapCore,
     mut take: impl FnMut(&[u8; KEY], &[u8; VALUE]),
 ) -> Result<(), BpfError> {
     if map.key_size() as usize != KEY || map.value_size() as usize != VALUE {

@@ -22,6 +22,7 @@ mod places;
 mod resets;
 mod retries;
 mod sources;
+mod trace;
 mod udp;
 mod xdp;
 
