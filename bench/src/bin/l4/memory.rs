@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use evenkeel_bench::server::pin_to;
+use evenkeel_bench::server::{pin_to, raise_file_limit};
 
 use crate::ground::{Arm, Balancer, Ground, PORT, member_addresses};
 use crate::results::{BYTES, CHOICE, DECISION, ENTRIES, MEMORY, NANOSECONDS, Results};
@@ -80,7 +80,9 @@ fn open(balancer: &Balancer, count: usize) -> Result<Vec<TcpStream>> {
 ///
 /// Returns an error if there are no namespaces.
 pub(crate) fn measure_memory(run: &Run, results: &mut Results) -> Result<()> {
-    let count = run.scale(15_000, 5000);
+    // Clients and servers are in this process: two files for a connection, and some for all else.
+    let room = raise_file_limit()?.saturating_sub(1024) / 2;
+    let count = run.scale(15_000, 5000).min(usize::try_from(room)?);
     for arm in [Arm::Kernel, Arm::Proxy] {
         let ground = Ground::new()?;
         let _keeper = Keeper::start(&ground)?;
