@@ -812,6 +812,15 @@ static __always_inline struct evk_draft *find_draft(void)
 
 /* Ports that are tried for a connection. */
 #define PORT_TRIES 32
+/* First tries: the ports in their order. Long connections may have many that lie together; then any port will do. */
+#define PORTS_IN_ORDER 8
+
+/* Chooses the port of a try. */
+static __always_inline __u16 choose_port(__u32 *cursor, __u32 tried, __u32 first, __u32 ports)
+{
+	__u32 number = tried < PORTS_IN_ORDER ? __sync_fetch_and_add(cursor, 1) : bpf_get_prandom_u32();
+	return bpf_htons(first + number % ports);
+}
 
 /* Fills in the entry of full NAT of a connection. */
 static __always_inline void fill_pair(struct evk_nat_pair *pair, const struct evk_connection *connection)
@@ -843,7 +852,7 @@ __attribute__((noinline)) int evk_take_port(__u32 first, __u32 ports)
 		return PASSED_PORTS;
 	fill_pair(&draft->pair, &draft->connection);
 	for (__u32 i = 0; i < PORT_TRIES; i++) {
-		__u16 port = bpf_htons(first + __sync_fetch_and_add(cursor, 1) % ports);
+		__u16 port = choose_port(cursor, i, first, ports);
 		draft->pair.source.port = port;
 		if (!bpf_map_update_elem(&evk_nat_pairs, &draft->pair, &draft->client, BPF_NOEXIST)) {
 			draft->connection.source_port = port;

@@ -287,7 +287,7 @@ __attribute__((noinline)) int evk_udp_take_port(__u32 first, __u32 ports)
 	if (!cursor)
 		return PASSED_PORTS;
 	for (__u32 i = 0; i < PORT_TRIES; i++) {
-		draft->pair.source.port = bpf_htons(first + __sync_fetch_and_add(cursor, 1) % ports);
+		draft->pair.source.port = choose_port(cursor, i, first, ports);
 		long failed = bpf_map_update_elem(&evk_udp_sessions, &draft->pair, &draft->session, BPF_NOEXIST);
 		if (!failed)
 			return 0;

@@ -227,3 +227,37 @@ fn s41_a_retry_takes_a_port_towards_the_other_member() {
         }
     });
 }
+
+/// Long connections have ports that lie together, as they have begun one after the other.
+#[test]
+fn s41_ports_are_found_behind_many_in_use() {
+    const MANY: NatPorts = NatPorts {
+        first: 61_000,
+        count: 2_000,
+    };
+    run_beside_routes(|forwarder, interface| {
+        for family in [Family::V4, Family::V6] {
+            let member = family.member(9);
+            serve_with_nat(forwarder, &[member], 0);
+            let listener = Listener {
+                nat: Some(MANY),
+                ..listener(family, 0, 0)
+            };
+            forwarder.set_listeners(&[listener]).unwrap();
+            let map = find_map(&forwarder.object, "evk_nat_pairs").unwrap();
+            let client = layout::write_address(family.client(1));
+            for port in MANY.first..MANY.first + MANY.count / 2 {
+                let source = SocketAddr::new(source(family), port);
+                let pair = [layout::write_address(member), layout::write_address(source)].concat();
+                map.update(&pair, &client, MapFlags::ANY).unwrap();
+            }
+            let cursors = find_map(&forwarder.object, "evk_nat_cursors").unwrap();
+            cursors.update(&[0; 4], &[0; 4], MapFlags::ANY).unwrap();
+            for port in 4_000..4_004 {
+                let sent = send(forwarder, interface, &write_syn(family, port));
+                assert!(sent.from.port() >= MANY.first + MANY.count / 2, "{sent:?}");
+            }
+            assert_eq!(read_outcome(forwarder, "proxied_ports"), 0);
+        }
+    });
+}
