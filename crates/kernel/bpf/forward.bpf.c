@@ -893,6 +893,8 @@ static __always_inline struct evk_scratch *find_scratch(void)
 /* Number and length of the option with timestamps (RFC 7323). */
 #define TIMESTAMPS 8
 #define TIMESTAMPS_LENGTH 10
+/* Options that begin with two fillers and timestamps, as systems write them (RFC 7323, appendix A). */
+#define USUAL_OPTIONS bpf_htonl(1 << 24 | 1 << 16 | TIMESTAMPS << 8 | TIMESTAMPS_LENGTH)
 
 /* Finds the timestamps among the options in the scratch memory: the offset of the sender's one, 0 if there are none.
  * The place is in memory: the verifier would follow each value that it may have. */
@@ -992,6 +994,19 @@ __attribute__((noinline)) int evk_translate(struct __sk_buff *skb)
 	__u32 length = scratch->length;
 	if (!scratch->shift || length == 0 || length > OPTIONS)
 		return 0;
+	data = (void *)(long)skb->data;
+	__be32 *options = data + tcp_at + 20;
+	if (length >= 12 && (void *)(options + 3) <= (void *)(long)skb->data_end && options[0] == USUAL_OPTIONS) {
+		__be32 *place = options + (is_source ? 1 : 2);
+		__be32 old = *place;
+		/* As in `evk_shift_timestamps`. */
+		if (!is_source && !old)
+			return 0;
+		__be32 next = bpf_htonl(bpf_ntohl(old) + (is_source ? scratch->shift : -scratch->shift));
+		*place = next;
+		bpf_l4_csum_replace(skb, tcp_at + CHECK_AT, old, next, 4);
+		return 0;
+	}
 	if (bpf_skb_load_bytes(skb, tcp_at + 20, scratch->options, length))
 		return -1;
 	__builtin_memcpy(scratch->old_options, scratch->options, OPTIONS);

@@ -17,9 +17,6 @@ struct evk_words {
 	__be32 timestamps[2];
 };
 
-/* Options that begin with two fillers and timestamps, as systems write them (RFC 7323, appendix A). */
-#define USUAL_OPTIONS bpf_htonl(1 << 24 | 1 << 16 | TIMESTAMPS << 8 | TIMESTAMPS_LENGTH)
-
 /* Folds a sum of words into the 16 bits of a checksum. */
 static __always_inline __u16 fold(__u64 sum)
 {
