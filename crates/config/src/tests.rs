@@ -1435,6 +1435,10 @@ fn document_with(header: &str, line: &str) -> String {
                 format!("{header}\n{rest}\n{line}\nprotocol = \"tcp\"")
             } else if line == "return_path = \"nat\"" {
                 format!("{header}\n{rest}\n{line}\nprotocol = \"tcp\"\nforward = \"kernel\"")
+            } else if line == "anycast = true" {
+                format!(
+                    "{header}\n{rest}\n{line}\nprotocol = \"tcp\"\nforward = \"kernel\"\nreturn_path = \"tunnel\""
+                )
             } else if line.starts_with("ftp = ") {
                 format!("{header}\n{rest}\n{line}\nprotocol = \"ftp\"")
             } else if line.starts_with("udp = ") {
@@ -3105,7 +3109,8 @@ fn s41_a_rule_of_the_kernel_cannot_have_what_needs_the_proxy() {
     assert_eq!(check(&format!("{tcp}return_path = \"nat\""), ""), "");
     let proxied = "[rule.db]\nlisten = \"192.0.2.1:5432\"\nprotocol = \"tcp\"\nmembers = [\"192.0.2.9:1\"]\n\
                    return_path = \"nat\"\n";
-    for proxied in [proxied, &proxied.replace("nat", "direct")] {
+    for way in ["nat", "direct", "tunnel"] {
+        let proxied = &proxied.replace("nat", way);
         let errors = parse("test.toml", proxied).unwrap_err().to_string();
         assert!(
             errors.contains("test.toml:5:") && errors.contains("forward = \"kernel\""),
