@@ -3096,6 +3096,32 @@ fn s41_members_that_answer_directly_have_the_port_of_the_rule() {
 }
 
 #[test]
+fn s41_addresses_of_several_balancers_need_tunnels() {
+    let check = |more: &str| {
+        let text = format!(
+            "[rule.db]\nlisten = \"192.0.2.1:5432\"\nprotocol = \"tcp\"\nmembers = [\"192.0.2.9:5432\"]\n{more}\n"
+        );
+        parse("test.toml", &text).map_or_else(|errors| errors.to_string(), |_| String::new())
+    };
+    let kernel = "forward = \"kernel\"\nreturn_path";
+    assert_eq!(check(&format!("{kernel} = \"tunnel\"")), "");
+    assert_eq!(check(&format!("{kernel} = \"tunnel\"\nanycast = true")), "");
+    for wrong in ["", "forward = \"kernel\"\n", &format!("{kernel} = \"direct\"\n")] {
+        let errors = check(&format!("{wrong}anycast = true"));
+        let line = format!("test.toml:{}:", 5 + wrong.lines().count());
+        assert!(
+            errors.contains(&line) && errors.contains("return_path = \"tunnel\""),
+            "{wrong}: {errors}"
+        );
+    }
+    // As with direct answers, members get the packets of clients unchanged.
+    let text = "[rule.db]\nlisten = \"192.0.2.1:5432\"\nprotocol = \"tcp\"\nforward = \"kernel\"\n\
+                return_path = \"tunnel\"\nmembers = [\"192.0.2.9:5433\"]\n";
+    let text = parse("test.toml", text).unwrap_err().to_string();
+    assert!(text.contains("192.0.2.9:5433"), "{text}");
+}
+
+#[test]
 fn s41_a_rule_of_the_kernel_cannot_have_what_needs_the_proxy() {
     let check = |rule: &str, more: &str| {
         let text = format!(

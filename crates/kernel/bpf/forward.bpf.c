@@ -1541,8 +1541,10 @@ static __always_inline int to_member(struct __sk_buff *skb, const struct headers
 		}
 	}
 	const struct evk_ip *sender = connection->source_port ? &connection->source : &client->ip;
-	if (find_way(skb, &fib, sender, &connection->member, head->tos) != FOUND ||
-	    ((connection->flags & (DIRECT | TUNNEL)) == DIRECT && !is_neighbour(&fib, &connection->member)))
+	/* A tunnel has a way of its own. */
+	if (!(connection->flags & TUNNEL) &&
+	    (find_way(skb, &fib, sender, &connection->member, head->tos) != FOUND ||
+	     (is_direct && !is_neighbour(&fib, &connection->member))))
 		return drop();
 	connection->seen = coarse(now);
 	__sync_fetch_and_add(&connection->bytes_in, head->payload);
