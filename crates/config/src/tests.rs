@@ -3106,7 +3106,11 @@ fn s41_addresses_of_several_balancers_need_tunnels() {
     let kernel = "forward = \"kernel\"\nreturn_path";
     assert_eq!(check(&format!("{kernel} = \"tunnel\"")), "");
     assert_eq!(check(&format!("{kernel} = \"tunnel\"\nanycast = true")), "");
-    for wrong in ["", "forward = \"kernel\"\n", &format!("{kernel} = \"direct\"\n")] {
+    for wrong in [
+        "",
+        "forward = \"kernel\"\n",
+        &format!("{kernel} = \"direct\"\n"),
+    ] {
         let errors = check(&format!("{wrong}anycast = true"));
         let line = format!("test.toml:{}:", 5 + wrong.lines().count());
         assert!(

@@ -73,6 +73,21 @@ pub struct TunnelStatus {
     pub counts: [u64; PACKETS.len()],
 }
 
+impl TunnelStatus {
+    /// Returns the status as JSON.
+    pub fn to_json(&self) -> serde_json::Value {
+        let counts = PACKETS.iter().zip(self.counts);
+        let packets: serde_json::Map<_, _> = counts
+            .map(|((name, _), count)| ((*name).to_owned(), count.into()))
+            .collect();
+        serde_json::json!({
+            "balancers": self.balancers,
+            "addresses": self.addresses,
+            "packets": packets,
+        })
+    }
+}
+
 /// Takes clients' packets to these addresses out of the tunnels of these balancers, instead of those of a call before.
 /// Returns the number of interfaces with the programs.
 ///

@@ -50,7 +50,6 @@ mod tunnels {
     use std::collections::BTreeSet;
 
     use evenkeel_kernel::tunnel::{self, PACKETS};
-    use serde_json::{Map, json};
 
     use super::{Failure, IpAddr, join, print};
 
@@ -79,21 +78,15 @@ mod tunnels {
                 "no tunnel ends at this machine; see `evenkeel kernel attach --receive ADDRESS --balancers ADDRESS`",
             ));
         };
-        let counts = PACKETS.iter().zip(status.counts);
         if is_json {
-            let packets: Map<_, _> = counts
-                .map(|((name, _), count)| ((*name).to_owned(), count.into()))
-                .collect();
-            let (balancers, addresses) = (&status.balancers, &status.addresses);
-            let all = json!({"balancers": balancers, "addresses": addresses, "packets": packets});
-            return print(format!("{all}\n"));
+            return print(format!("{}\n", status.to_json()));
         }
         let mut text = format!(
             "addresses   {}\nbalancers   {}\n",
             join(&status.addresses),
             join(&status.balancers)
         );
-        for ((name, meaning), count) in counts {
+        for ((name, meaning), count) in PACKETS.iter().zip(status.counts) {
             text += &format!("{name:<11} {count} ({meaning})\n");
         }
         print(text)

@@ -297,7 +297,9 @@ fn check_connections_continue_when_routes_change(family: Family) {
         let now = site.ask(number, balancer, "/v1/forward");
         now["rule_counts"][0]["begun"].as_u64().unwrap()
     };
-    assert_eq!((used(0, &first), used(1, &second)), (12, 12));
+    wait_until("both balancers have begun connections", || {
+        (used(0, &first), used(1, &second)) == (12, 12)
+    });
     site.keep_busy(&mut streams, |go_on| {
         for _ in 0..3 {
             for route in [Route::To(0), Route::Spread, Route::To(1)] {
@@ -307,7 +309,9 @@ fn check_connections_continue_when_routes_change(family: Family) {
         }
     });
     for (number, balancer) in [(0, &first), (1, &second)] {
-        assert!(site.count_at(number, balancer, "by_row") > 0);
+        wait_until("packets of the other balancer's connections came", || {
+            site.count_at(number, balancer, "by_row") > 0
+        });
         assert_eq!(site.count_at(number, balancer, "dropped"), 0);
     }
     assert!(site.count_packets("handed_on") > 0);
@@ -343,6 +347,9 @@ fn check_connections_continue_when_routes_change(family: Family) {
             site.set_route(route);
             go_on();
         }
+    });
+    wait_until("the status has the connections", || {
+        used(0, &first) + used(1, &second) == 36
     });
     assert_eq!((picks(0, &first), picks(1, &second)), before);
 
@@ -382,7 +389,9 @@ fn check_clients_find_the_size_of_packets_for_tunnels(family: Family) {
         "-n {front} {version} route replace default via {router} dev {LINK} mtu lock 1400"
     ));
     echo(&mut stream, 50_000);
-    assert!(site.count_at(0, &balancer, "icmp_error") > 0);
+    wait_until("the balancer has told the client", || {
+        site.count_at(0, &balancer, "icmp_error") > 0
+    });
     let mut next = site.connect();
     echo(&mut next, 50_000);
 }
