@@ -181,7 +181,10 @@ fn remove_pins(namespace: &Path) {
     let end = format!("-{}", about.ino());
     for pin in pins.flatten() {
         let name = pin.file_name().to_string_lossy().into_owned();
-        if name.starts_with("forward-") && name.ends_with(&end) {
+        let is_ours = ["forward-", "tunnel-"]
+            .iter()
+            .any(|kind| name.starts_with(kind));
+        if is_ours && name.ends_with(&end) {
             let _ = fs::remove_dir_all(pin.path());
         }
     }

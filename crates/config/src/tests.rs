@@ -1435,6 +1435,10 @@ fn document_with(header: &str, line: &str) -> String {
                 format!("{header}\n{rest}\n{line}\nprotocol = \"tcp\"")
             } else if line == "return_path = \"nat\"" {
                 format!("{header}\n{rest}\n{line}\nprotocol = \"tcp\"\nforward = \"kernel\"")
+            } else if line == "anycast = true" {
+                format!(
+                    "{header}\n{rest}\n{line}\nprotocol = \"tcp\"\nforward = \"kernel\"\nreturn_path = \"tunnel\""
+                )
             } else if line.starts_with("ftp = ") {
                 format!("{header}\n{rest}\n{line}\nprotocol = \"ftp\"")
             } else if line.starts_with("udp = ") {
@@ -3092,6 +3096,36 @@ fn s41_members_that_answer_directly_have_the_port_of_the_rule() {
 }
 
 #[test]
+fn s41_addresses_of_several_balancers_need_tunnels() {
+    let check = |more: &str| {
+        let text = format!(
+            "[rule.db]\nlisten = \"192.0.2.1:5432\"\nprotocol = \"tcp\"\nmembers = [\"192.0.2.9:5432\"]\n{more}\n"
+        );
+        parse("test.toml", &text).map_or_else(|errors| errors.to_string(), |_| String::new())
+    };
+    let kernel = "forward = \"kernel\"\nreturn_path";
+    assert_eq!(check(&format!("{kernel} = \"tunnel\"")), "");
+    assert_eq!(check(&format!("{kernel} = \"tunnel\"\nanycast = true")), "");
+    for wrong in [
+        "",
+        "forward = \"kernel\"\n",
+        &format!("{kernel} = \"direct\"\n"),
+    ] {
+        let errors = check(&format!("{wrong}anycast = true"));
+        let line = format!("test.toml:{}:", 5 + wrong.lines().count());
+        assert!(
+            errors.contains(&line) && errors.contains("return_path = \"tunnel\""),
+            "{wrong}: {errors}"
+        );
+    }
+    // As with direct answers, members get the packets of clients unchanged.
+    let text = "[rule.db]\nlisten = \"192.0.2.1:5432\"\nprotocol = \"tcp\"\nforward = \"kernel\"\n\
+                return_path = \"tunnel\"\nmembers = [\"192.0.2.9:5433\"]\n";
+    let text = parse("test.toml", text).unwrap_err().to_string();
+    assert!(text.contains("192.0.2.9:5433"), "{text}");
+}
+
+#[test]
 fn s41_a_rule_of_the_kernel_cannot_have_what_needs_the_proxy() {
     let check = |rule: &str, more: &str| {
         let text = format!(
@@ -3105,7 +3139,8 @@ fn s41_a_rule_of_the_kernel_cannot_have_what_needs_the_proxy() {
     assert_eq!(check(&format!("{tcp}return_path = \"nat\""), ""), "");
     let proxied = "[rule.db]\nlisten = \"192.0.2.1:5432\"\nprotocol = \"tcp\"\nmembers = [\"192.0.2.9:1\"]\n\
                    return_path = \"nat\"\n";
-    for proxied in [proxied, &proxied.replace("nat", "direct")] {
+    for way in ["nat", "direct", "tunnel"] {
+        let proxied = &proxied.replace("nat", way);
         let errors = parse("test.toml", proxied).unwrap_err().to_string();
         assert!(
             errors.contains("test.toml:5:") && errors.contains("forward = \"kernel\""),

@@ -29,6 +29,7 @@ use crate::nat::Nat;
 use crate::obstacles::Obstacles;
 use crate::plan::PlannedRule;
 use crate::records::Records;
+use crate::rows::{Rows, list_listeners};
 use crate::rule_counts::{count_rule, describe_member};
 use crate::status::ForwardStatus;
 use crate::terms::{Buffers, find_terms, free_terms, hash_name};
@@ -66,6 +67,7 @@ pub(crate) struct Engine {
     connections: usize,
     sessions: Sessions,
     nat: Nat,
+    rows: Rows,
     obstacles: Obstacles,
     /// Connections in programs of other versions.
     left_before: usize,
@@ -124,6 +126,7 @@ impl Engine {
             connections: 0,
             sessions: Sessions::new(sessions),
             nat: Nat::default(),
+            rows: Rows::default(),
             obstacles: Obstacles::default(),
             left_before: 0,
             buffers: Buffers::default(),
@@ -162,6 +165,7 @@ impl Engine {
             self.nat.choose_ports(rules);
         }
         self.obstacles.begin_round(is_due);
+        self.rows.begin_round(rules);
         let (mut listeners, mut udp_listeners) = (Vec::new(), Vec::new());
         let mut numbers: HashMap<Arc<str>, u32> = HashMap::new();
         self.homes
@@ -185,18 +189,11 @@ impl Engine {
             let nat = (rule.return_path == ReturnPath::Nat)
                 .then_some(self.nat.ports)
                 .flatten();
-            let addresses = rule.listeners.iter().copied();
             match rule.udp {
                 Some(terms) => {
                     udp_listeners.extend(udp::list_listeners(rule, terms, number, nat));
                 }
-                None => listeners.extend(addresses.map(|address| Listener {
-                    address,
-                    group: number,
-                    retries: rule.retries,
-                    nat,
-                    is_direct: rule.return_path == ReturnPath::Direct,
-                })),
+                None => listeners.extend(list_listeners(rule, number, nat)),
             }
         }
         self.obstacles.end_round();
@@ -274,7 +271,7 @@ impl Engine {
         }
         let owner = hash_name(name);
         if terms.form != 0 {
-            for member in members {
+            for member in &members {
                 let Some(seat) = self.find_seat(owner, member.address) else {
                     continue;
                 };
@@ -299,6 +296,9 @@ impl Engine {
                 }
                 terms.seats.push(seat);
             }
+            let find_seat = |at| self.seats.get(&(owner, at)).copied();
+            self.rows
+                .write(&self.forwarder, (name, number), &members, find_seat, now)?;
         }
         let known = self.groups.get(name).map(|(_, known)| known);
         if known != Some(&terms) {
@@ -463,7 +463,8 @@ impl Engine {
             } else {
                 home.drift = drift;
             }
-            if !home.is_used && there == 0 && home.tickets == 0 {
+            let is_over = !home.is_used && there == 0 && home.tickets == 0;
+            if is_over && !self.rows.has_seat(*seat) {
                 free.push(*seat);
             }
         }

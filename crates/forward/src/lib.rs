@@ -26,6 +26,8 @@ mod plan;
 #[cfg(feature = "bpf")]
 mod records;
 #[cfg(feature = "bpf")]
+mod rows;
+#[cfg(feature = "bpf")]
 mod rule_counts;
 mod status;
 mod subsystem;

@@ -16,6 +16,8 @@ use crate::plan::PlannedRule;
 pub(crate) struct Nat {
     /// Ports towards members; `None` if the system leaves none, or no rule wants one.
     pub(crate) ports: Option<NatPorts>,
+    /// True if a rule has tunnels, which begin at these addresses, too.
+    has_tunnels: bool,
     /// Reason why the system leaves no ports.
     pub(crate) obstacle: Option<String>,
     /// Member of each seat, and the address that the member sees; an address of nobody without a route.
@@ -29,6 +31,8 @@ impl Nat {
     /// Finds the ports towards members, if a rule wants some.
     pub(crate) fn choose_ports(&mut self, rules: &[PlannedRule]) {
         (self.ports, self.obstacle) = (None, None);
+        let is_tunnel = |rule: &PlannedRule| rule.return_path == ReturnPath::Tunnel;
+        self.has_tunnels = rules.iter().any(is_tunnel);
         if !rules.iter().any(|rule| rule.return_path == ReturnPath::Nat) {
             return;
         }
@@ -45,7 +49,7 @@ impl Nat {
         members: impl Iterator<Item = (u32, SocketAddr)>,
         is_due: bool,
     ) -> Result<(), BpfError> {
-        if self.ports.is_none() {
+        if self.ports.is_none() && !self.has_tunnels {
             return Ok(());
         }
         for (seat, member) in members {

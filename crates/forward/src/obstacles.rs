@@ -56,7 +56,7 @@ impl Obstacles {
         let reason = match rule.return_path {
             ReturnPath::Route => None,
             ReturnPath::Nat => nat.obstacle.clone(),
-            ReturnPath::Direct => self.find_direct_obstacle(rule, group),
+            ReturnPath::Direct | ReturnPath::Tunnel => self.find_direct_obstacle(rule, group),
         };
         let Some(reason) = reason else {
             return true;
@@ -95,22 +95,25 @@ impl Obstacles {
             let name = &member.name;
             if let Some(listener) = find_other_port(rule, at.port()) {
                 return Some(format!(
-                    "return_path = \"direct\" needs the same port at the rule and at its members: the rule listens at \
+                    "direct answers need the same port at the rule and at its members: the rule listens at \
                      {listener}, and the member {name} has the port {}",
                     at.port()
                 ));
             }
             let way = *self.ways.entry(at.ip()).or_insert_with(|| Way::find(at));
-            if let Some(router) = way.router {
+            if let Some(router) = way
+                .router
+                .filter(|_| rule.return_path == ReturnPath::Direct)
+            {
                 return Some(format!(
                     "return_path = \"direct\" needs members in a network of this machine: the router {router} is on the \
-                     way to the member {name}"
+                     way to the member {name}. Set return_path = \"tunnel\""
                 ));
             }
             let is_source = |listener: &&SocketAddr| Some(listener.ip()) == way.source;
             if let Some(listener) = rule.listeners.iter().find(is_source) {
                 return Some(format!(
-                    "return_path = \"direct\" needs an address that is only the rule's: this machine connects to the member \
+                    "direct answers need an address that is only the rule's: this machine connects to the member \
                      {name} from {}, which the member drops, as the member has the address, too. Give the rule another \
                      address",
                     listener.ip()

@@ -26,6 +26,8 @@ pub(crate) struct PlannedRule {
     pub(crate) cost: Cost,
     /// Way of the members' answers.
     pub(crate) return_path: ReturnPath,
+    /// True if other balancers have the rule's addresses, too.
+    pub(crate) anycast: bool,
     /// Number of other members that a connection may go to if one does not accept.
     pub(crate) retries: u32,
     /// Time without a packet after which a connection is removed.
@@ -80,6 +82,7 @@ pub(crate) fn plan_rules(snapshot: &Snapshot) -> Vec<PlannedRule> {
                 group: Arc::clone(&rule.default_target.group),
                 cost: rule.rule.cost,
                 return_path: rule.rule.return_path,
+                anycast: rule.rule.anycast,
                 retries: rule.rule.connect_retries,
                 idle: rule.rule.timeouts.idle,
                 connect: rule.rule.timeouts.connect,

@@ -42,6 +42,13 @@ char LICENSE[] SEC("license") = "Dual MIT/GPL";
 
 enum evk_form { FORM_PASS, FORM_SCORE, FORM_TURNS };
 
+/* Ways to members. 0: the program changes addresses, and sees the answers. */
+enum evk_way {
+	WAY_DIRECT = 1, /* members answer clients without the balancer */
+	WAY_TUNNEL = 2, /* the same, and members get packets by a tunnel */
+	WAY_ROWS = 4,	/* the same, and other balancers have the listener's address */
+};
+
 enum evk_flag {
 	ESTABLISHED = 1, /* the member has accepted */
 	ANSWERED = 2,	 /* the member's first byte was seen */
@@ -50,6 +57,7 @@ enum evk_flag {
 	CLOSED = 16, /* no longer in flight */
 	CONFIRMED = 32, /* the client has acknowledged the acceptance: its address is not forged */
 	DIRECT = 64, /* the member has the listener's address, and answers the client without the balancer */
+	TUNNEL = 128, /* the same, behind a tunnel */
 };
 
 enum evk_event_kind { EVENT_BEGIN = 1, EVENT_ANSWER, EVENT_END, EVENT_ACCEPT, EVENT_CONFIRM };
@@ -76,7 +84,7 @@ struct evk_listener {
 	__u32 retries; /* other members that a connection may go to if one does not accept */
 	__u16 first_port; /* full NAT: ports towards members */
 	__u16 ports;	  /* number of these ports; 0: half NAT */
-	__u32 is_direct;  /* not 0: members answer clients without the balancer */
+	__u32 way;	  /* of `enum evk_way` */
 };
 
 struct evk_group {
@@ -190,6 +198,7 @@ enum evk_outcome {
 	BY_XDP,		  /* forwarded by native XDP: counted above, too */
 	PASSED_REMOTE,	  /* direct answers: a router is on the way to the member */
 	PASSED_KEPT,	  /* UDP: the process has the client's session */
+	BY_ROW,		  /* of a connection that another balancer has begun: sent to a member of the row */
 	OUTCOMES,
 };
 
@@ -1108,6 +1117,8 @@ static __always_inline int choose_source(const struct evk_address *client, const
 	return 0;
 }
 
+#include "rows.bpf.h"
+
 /* Chooses a member for a connection to the draft's listener, finds the route, and fills in the rest of the
  * draft. Returns an outcome if there is no member. */
 static __always_inline int prepare(struct __sk_buff *skb, const struct evk_address *client,
@@ -1122,7 +1133,13 @@ static __always_inline int prepare(struct __sk_buff *skb, const struct evk_addre
 	best->is_ipv6 = is_ipv6(&client->ip);
 	best->client = *client;
 	__builtin_memcpy(best->tried, draft->syn.tried, sizeof(best->tried));
-	int chosen = evk_choose_seat(listener->group);
+	int chosen;
+	if (listener->way & WAY_ROWS) {
+		struct evk_address to = { .ip = draft->connection.listener, .port = draft->connection.listener_port };
+		chosen = evk_choose_of_row(listener->group, hash_addresses(client, &to));
+	} else {
+		chosen = evk_choose_seat(listener->group);
+	}
 	if (chosen < 0)
 		return chosen == -2 ? PASSED_FORM : PASSED_NO_ROOM;
 	__u32 seat = chosen;
@@ -1137,11 +1154,13 @@ static __always_inline int prepare(struct __sk_buff *skb, const struct evk_addre
 		return PASSED_ROUTE;
 	if (find_way(skb, fib, &draft->sender.ip, &connection->member, draft->syn.tos) != FOUND)
 		return PASSED_ROUTE;
-	if (listener->is_direct && !is_neighbour(fib, &connection->member))
+	if (listener->way == WAY_DIRECT && !is_neighbour(fib, &connection->member))
 		return PASSED_REMOTE;
+	if (listener->way & WAY_TUNNEL && evk_aim(seat, NO_GROUP))
+		return PASSED_ROUTE;
 	connection->began_ns = now;
 	connection->seen = coarse(now);
-	connection->flags = listener->is_direct ? DIRECT : 0;
+	connection->flags = listener->way & WAY_TUNNEL ? DIRECT | TUNNEL : listener->way ? DIRECT : 0;
 	connection->bytes_in = 0;
 	connection->bytes_out = 0;
 	/* Until the member accepts, `acked` is the least that an acceptance acknowledges. */
@@ -1266,8 +1285,10 @@ static __always_inline void give_back_to_source(const struct evk_address *client
 
 /* Sends a client's packet to the member of a connection, which has the listener's address with direct answers. */
 static __always_inline int send_to_member(struct __sk_buff *skb, const struct bpf_fib_lookup *fib,
-					  const struct evk_connection *connection)
+					  const struct evk_address *client, const struct evk_connection *connection)
 {
+	if (connection->flags & TUNNEL)
+		return aim_at_member(client, connection);
 	int is_direct = connection->flags & DIRECT;
 	struct evk_ip to = is_direct ? connection->listener : connection->member;
 	return send(skb, fib, 0, &to, is_direct ? connection->listener_port : connection->member_port);
@@ -1303,7 +1324,7 @@ static __always_inline int begin(struct __sk_buff *skb, const struct headers *he
 	if (hide_client(skb, head, &draft->connection))
 		return drop();
 	count(FORWARDED_TO_MEMBER);
-	return send_to_member(skb, &fib, &draft->connection);
+	return send_to_member(skb, &fib, client, &draft->connection);
 }
 
 /* Leads a connection that its member does not accept to another member, which the draft then has. `grows`: the
@@ -1540,12 +1561,14 @@ static __always_inline int to_member(struct __sk_buff *skb, const struct headers
 			if (hide_client(skb, head, &draft->connection))
 				return drop();
 			count(FORWARDED_TO_MEMBER);
-			return send_to_member(skb, &fib, &draft->connection);
+			return send_to_member(skb, &fib, client, &draft->connection);
 		}
 	}
 	const struct evk_ip *sender = connection->source_port ? &connection->source : &client->ip;
-	if (find_way(skb, &fib, sender, &connection->member, head->tos) != FOUND ||
-	    (is_direct && !is_neighbour(&fib, &connection->member)))
+	/* A tunnel has a way of its own. */
+	if (!(connection->flags & TUNNEL) &&
+	    (find_way(skb, &fib, sender, &connection->member, head->tos) != FOUND ||
+	     (is_direct && !is_neighbour(&fib, &connection->member))))
 		return drop();
 	connection->seen = coarse(now);
 	__sync_fetch_and_add(&connection->bytes_in, head->payload);
@@ -1573,7 +1596,7 @@ static __always_inline int to_member(struct __sk_buff *skb, const struct headers
 	if (hide_client(skb, head, connection))
 		return drop();
 	count(FORWARDED_TO_MEMBER);
-	return send_to_member(skb, &fib, connection);
+	return send_to_member(skb, &fib, client, connection);
 }
 
 /* Sends on a packet of a member to the client that the balancer's machine gets as the member's router, though the member
@@ -1910,7 +1933,11 @@ static __attribute__((noinline)) int forward_error(struct __sk_buff *skb, int is
 	} else {
 		connection = find_of_client(&to, &from);
 		if (!connection)
-			return TC_ACT_UNSPEC;
+			return forward_by_row(skb, &to, &from, 1);
+		if (connection->flags & TUNNEL) {
+			count(ERRORS);
+			return aim_at_member(&to, connection);
+		}
 		receiver = connection->member;
 		next = from;
 		if (!(connection->flags & DIRECT)) {
@@ -1972,14 +1999,14 @@ static __attribute__((noinline)) int forward_tcp(struct __sk_buff *skb, int is6)
 		if (connection)
 			return to_client(skb, &head, client, connection, now);
 	}
-	return begins ? begin(skb, &head, &head.from, now) : TC_ACT_UNSPEC;
+	return begins ? begin(skb, &head, &head.from, now) : forward_by_row(skb, &head.from, &head.to, 0);
 }
 
 #include "udp.bpf.h"
 #include "trace.bpf.h"
 
-/* The functions for each protocol have stacks of their own: together these are beyond the limit. */
-static __always_inline int forward_packet(struct __sk_buff *skb)
+/* Forwards a packet. The functions for each protocol have stacks of their own: together these are beyond the limit. */
+static __always_inline int forward(struct __sk_buff *skb)
 {
 	__u16 protocol = skb->protocol;
 	if ((protocol != bpf_htons(ETH_P_IP) && protocol != bpf_htons(ETH_P_IPV6)) || skb->vlan_present)
@@ -2010,7 +2037,9 @@ int evk_forward(struct __sk_buff *skb)
 	__u32 zero = 0;
 	struct evk_trace *trace = bpf_map_lookup_elem(&evk_trace, &zero);
 	int has_trace = trace && trace->until_ns && begin_trace(skb);
-	int answer = forward_packet(skb);
+	int answer = forward(skb);
+	if (answer == SEND_BY_TUNNEL)
+		answer = evk_send_by_tunnel(skb);
 	if (has_trace)
 		end_trace(skb, answer);
 	return answer;

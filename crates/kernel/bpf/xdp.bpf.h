@@ -167,7 +167,7 @@ static __attribute__((noinline)) int forward_xdp(struct xdp_md *xdp, int is6)
 			connection = client ? find_of_member(client, &head.from) : 0;
 		}
 	}
-	if (!connection || !is_in_middle(connection, &head, is_of_client))
+	if (!connection || connection->flags & TUNNEL || !is_in_middle(connection, &head, is_of_client))
 		return XDP_PASS;
 	struct evk_words old = { .from = head.from.ip, .to = head.to.ip, .ports = { head.from.port, head.to.port } };
 	struct evk_words next = old;

@@ -34,3 +34,5 @@ pub mod traffic;
 #[cfg(not(feature = "bpf"))]
 #[path = "no_traffic.rs"]
 pub mod traffic;
+#[cfg(feature = "bpf")]
+pub mod tunnel;

@@ -242,6 +242,19 @@ pub fn release(addresses: &[IpAddr]) -> Result<BTreeSet<IpAddr>, ReceiveError> {
     Ok(wanted)
 }
 
+/// Returns the addresses for which this machine receives packets.
+///
+/// # Errors
+///
+/// A file or the interfaces cannot be read.
+pub fn list_received() -> Result<BTreeSet<IpAddr>, ReceiveError> {
+    let memory = Memory::open()?;
+    let found = list_addresses()?;
+    let loopback = found.iter().filter(|(_, name)| name == LOOPBACK);
+    let changes = memory.read(&loopback.map(|(ip, _)| *ip).collect())?;
+    Ok(changes.addresses)
+}
+
 /// True if an address is for one link only.
 fn is_link(ip: IpAddr) -> bool {
     match ip {

@@ -4,6 +4,7 @@
 
 mod direct;
 mod nat;
+mod rows;
 mod servers;
 mod udp;
 mod xdp;

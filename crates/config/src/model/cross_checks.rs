@@ -13,7 +13,7 @@ use super::member::MemberConfig;
 use super::mirror::MIRRORED;
 use super::negotiator::Cluster;
 use super::protocol::Source;
-use super::rule::{Forward, Protocol, ReturnPath, Rule};
+use super::rule::{Forward, Protocol, Rule};
 use super::shared_group::SharedGroup;
 use crate::schema::document::{Span, join_key};
 use crate::schema::report::Report;
@@ -89,7 +89,7 @@ pub(super) fn check_forward(
         );
         report.add_problem(span, &group.path(), message, None);
     }
-    let is_direct = |rule: &&Rule| forwards(rule) && rule.return_path == ReturnPath::Direct;
+    let is_direct = |rule: &&Rule| forwards(rule) && rule.return_path.is_direct();
     for rule in rules.iter().filter(is_direct) {
         check_direct_ports(rule, group, span, report);
     }
@@ -105,7 +105,7 @@ fn check_direct_ports(rule: &Rule, group: &GroupConfig, span: &Span, report: &mu
         let other = |member: &&MemberConfig| member.port != 0 && member.port != listen.port();
         for member in group.members.iter().filter(other) {
             let message = format!(
-                "the member {} has another port than {listen}, where the rule {:?} listens: with `return_path = \"direct\"` \
+                "the member {} has another port than {listen}, where the rule {:?} listens: with `return_path = \"direct\"` or `\"tunnel\"` \
                  members get the packets of clients unchanged. Let both have the same port, or set `return_path = \"nat\"`",
                 member.name(),
                 rule.name

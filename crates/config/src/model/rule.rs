@@ -56,8 +56,14 @@ section! {
         /// Way of the members' answers with `forward = "kernel"`. With `route` members see the clients'
         /// addresses, and need a route to your clients through the balancer. With `nat` members see an
         /// address of the balancer, so their routes need no change. With `direct` members have the rule's address,
-        /// and answer your clients without the balancer: see [return paths](kernel-forwarding.md#return-paths).
+        /// and answer your clients without the balancer. With `tunnel` members do the same, and may be behind
+        /// routers: see [return paths](kernel-forwarding.md#return-paths).
         return_path: ReturnPath = ReturnPath::Route; r#""nat""#,
+        /// Other balancers have the rule's address, too, and a router spreads your clients' packets over the balancers
+        /// (ECMP). A connection continues when its packets come to another balancer: see [several
+        /// balancers](kernel-forwarding.md#several-balancers). Needs `return_path = "tunnel"`, and the same members in
+        /// all balancers.
+        anycast: bool = false; "true",
         /// TLS between clients and the rule: a table, see below. Without the table, clients connect without
         /// encryption.
         tls: Option<Tls> = None; r#"{ certificates = "/etc/evenkeel/www.pem" }"#,
@@ -250,12 +256,22 @@ pub enum ReturnPath {
     Nat,
     /// From the rule's address, which members have, too, to the client without the balancer.
     Direct,
+    /// The same, from members that get packets of clients by a tunnel.
+    Tunnel,
+}
+
+impl ReturnPath {
+    /// True if members have the rule's address, and answer clients without the balancer.
+    pub fn is_direct(self) -> bool {
+        matches!(self, ReturnPath::Direct | ReturnPath::Tunnel)
+    }
 }
 
 choice_field!(ReturnPath,
     "route" => ReturnPath::Route,
     "nat" => ReturnPath::Nat,
-    "direct" => ReturnPath::Direct);
+    "direct" => ReturnPath::Direct,
+    "tunnel" => ReturnPath::Tunnel);
 
 /// Name of a group in `sni`.
 const GROUP: Texts = ("the name of a group", is_name);

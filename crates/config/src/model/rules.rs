@@ -80,6 +80,7 @@ pub(crate) fn read(
     check_ftp(&rule, table, report);
     check_udp(&mut rule, table, report);
     check_forward(&rule, table, report);
+    check_anycast(&rule, table, report);
     check_unix(&rule, table, report);
     check_names(&rule, table, shared, report);
     check_limits(&rule, table, report);
@@ -357,12 +358,20 @@ fn check_ftp(rule: &Rule, table: &mut Table<'_>, report: &mut Report<'_>) {
     }
 }
 
+/// Looks at the way to members of a rule whose address other balancers have, too.
+fn check_anycast(rule: &Rule, table: &Table<'_>, report: &mut Report<'_>) {
+    if rule.anycast && rule.return_path != ReturnPath::Tunnel {
+        let message = "`anycast` needs `forward = \"kernel\"` and `return_path = \"tunnel\"`: set both, or remove this key";
+        table.report_problem("anycast", message, report);
+    }
+}
+
 /// Looks at what a rule cannot have if the kernel forwards its connections.
 fn check_forward(rule: &Rule, table: &Table<'_>, report: &mut Report<'_>) {
     if rule.forward == Forward::Proxy {
         if rule.return_path != ReturnPath::Route {
-            let message = "\"nat\" and \"direct\" are only for a rule with `forward = \"kernel\"`: set it, or remove \
-                           this key";
+            let message = "\"nat\", \"direct\" and \"tunnel\" are only for a rule with `forward = \"kernel\"`: set it, or \
+                           remove this key";
             table.report_problem("return_path", message, report);
         }
         return;
@@ -371,8 +380,8 @@ fn check_forward(rule: &Rule, table: &Table<'_>, report: &mut Report<'_>) {
     match rule.protocol {
         Protocol::Tcp => {}
         Protocol::Udp if rule.udp.session == UdpSession::Client => {
-            if rule.return_path == ReturnPath::Direct {
-                let message = "\"direct\" is only for `protocol = \"tcp\"`: write \"route\" or \"nat\"";
+            if rule.return_path.is_direct() {
+                let message = "\"direct\" and \"tunnel\" are only for `protocol = \"tcp\"`: write \"route\" or \"nat\"";
                 table.report_problem("return_path", message, report);
                 return;
             }

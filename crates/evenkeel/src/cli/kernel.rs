@@ -28,6 +28,8 @@ pub(crate) enum KernelCommand {
     ///
     /// With --receive: let this machine, a member, receive packets to the addresses of rules with
     /// return_path = "direct", and answer nobody who looks for these addresses in its networks.
+    /// With --balancers, too: take these packets out of the tunnels of balancers, for rules with
+    /// return_path = "tunnel".
     Attach(Attach),
     /// Remove the responder from an interface, or the program that forwards connections, completely
     ///
@@ -70,10 +72,28 @@ pub(crate) enum Mode {
 /// `evenkeel kernel attach`.
 #[derive(Debug, Args)]
 pub(crate) struct Attach {
-    /// Receive packets to the addresses of rules with return_path = "direct": an address, or
-    /// several with commas. Other options are for the responder, and not for this
-    #[arg(long, value_name = "ADDRESS", value_delimiter = ',', exclusive = true)]
+    /// Receive packets to the addresses of rules with return_path = "direct" or "tunnel": an
+    /// address, or several with commas. Other options but --balancers are for the responder, and
+    /// not for this
+    #[arg(
+        long,
+        value_name = "ADDRESS",
+        value_delimiter = ',',
+        conflicts_with_all = [
+            "interface", "key_file", "allow", "hosts", "port", "listen_ports", "cgroups", "rate",
+            "mode", "folder",
+        ]
+    )]
     pub receive: Vec<IpAddr>,
+    /// Take packets out of the tunnels of balancers with these addresses, for rules with
+    /// return_path = "tunnel". A second call replaces the addresses
+    #[arg(
+        long,
+        value_name = "ADDRESS",
+        value_delimiter = ',',
+        requires = "receive"
+    )]
+    pub balancers: Vec<IpAddr>,
     /// The network interface by which balancers reach this machine
     #[arg(required_unless_present = "receive")]
     pub interface: Option<String>,
@@ -178,7 +198,11 @@ pub(crate) struct Trace {
 #[derive(Debug, Args)]
 pub(crate) struct Status {
     /// The network interface
-    pub interface: String,
+    #[arg(required_unless_present = "receive")]
+    pub interface: Option<String>,
+    /// Show the tunnels that end at this machine (`attach --receive`), and their packets
+    #[arg(long, conflicts_with_all = ["interface", "folder"])]
+    pub receive: bool,
     /// Print JSON
     #[arg(long)]
     pub json: bool,

@@ -104,11 +104,14 @@ mod with {
     }
 
     pub(crate) fn status(args: &Status) -> Result<(), Failure> {
-        let status = responder::status(&args.interface, args.pin.folder.as_deref());
+        let Some(interface) = &args.interface else {
+            return Err(Failure::new("an interface is needed"));
+        };
+        let status = responder::status(interface, args.pin.folder.as_deref());
         let status = status.map_err(Failure::of)?;
-        let status = status.ok_or_else(|| none(&args.interface))?;
+        let status = status.ok_or_else(|| none(interface))?;
         print(if args.json {
-            format!("{}\n", status.to_json(&args.interface))
+            format!("{}\n", status.to_json(interface))
         } else {
             status.text()
         })

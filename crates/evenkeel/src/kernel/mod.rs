@@ -18,12 +18,15 @@ use crate::failure::Failure;
 /// Runs the command.
 pub(crate) fn run(args: &Kernel) -> Result<(), Failure> {
     match &args.command {
-        KernelCommand::Attach(args) if !args.receive.is_empty() => receive::attach(&args.receive),
+        KernelCommand::Attach(args) if !args.receive.is_empty() => {
+            receive::attach(&args.receive, &args.balancers)
+        }
         KernelCommand::Attach(args) => attach::attach(args),
         KernelCommand::Detach(args) => match &args.receive {
             Some(addresses) => receive::detach(addresses),
             None => attach::detach(args),
         },
+        KernelCommand::Status(args) if args.receive => receive::show(args.json),
         KernelCommand::Status(args) => attach::status(args),
         KernelCommand::Serve(args) => serve::serve(args),
         KernelCommand::Query(args) => query::query(args),

@@ -99,6 +99,10 @@ pub struct Listener {
     pub nat: Option<NatPorts>,
     /// True if members have the listening address, and answer clients without the balancer.
     pub is_direct: bool,
+    /// True if likewise members get clients' packets by a tunnel.
+    pub has_tunnel: bool,
+    /// True if likewise other balancers have the listening address.
+    pub has_rows: bool,
 }
 
 /// Range of ports towards members, with full NAT.
@@ -120,7 +124,10 @@ impl Listener {
         let [e, f, g, h] = self.retries.min(MAX_RETRIES).to_ne_bytes();
         let (first, count) = self.nat.map_or((0, 0), |ports| (ports.first, ports.count));
         let ([i, j], [k, l]) = (first.to_ne_bytes(), count.to_ne_bytes());
-        let [m, n, o, p] = u32::from(self.is_direct).to_ne_bytes();
+        let has_tunnel = self.has_tunnel || self.has_rows;
+        let way =
+            u32::from(self.is_direct) | u32::from(has_tunnel) << 1 | u32::from(self.has_rows) << 2;
+        let [m, n, o, p] = way.to_ne_bytes();
         [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p]
     }
 }

@@ -8,6 +8,7 @@ mod detach;
 mod layout;
 mod nat;
 mod place;
+mod rows;
 mod sessions;
 mod table;
 #[cfg(test)]
@@ -40,6 +41,7 @@ use self::layout::{CONNECTIONS_PER_SESSION, UDP_PINNED, UDP_SIZED};
 pub use self::nat::{find_nat_ports, find_source};
 pub use self::place::Place;
 use self::place::{HANDLE, lock, unpin};
+pub use self::rows::{ROW_SEATS, ROWS, RowMember, RowTable};
 use self::table::read_table;
 pub use self::trace::{Trace, TracedHeader, TracedPacket, Verdict};
 use self::xdp::XdpPlaces;
@@ -65,10 +67,11 @@ const MEMORY_PER_CONNECTION: u64 = 4096;
 const CONNECTIONS_PER_SYN: u32 = 16;
 
 /// Maps that outlive a process.
-const PINNED: [&str; 15] = [
+const PINNED: [&str; 16] = [
     "evk_listeners",
     "evk_listener_counts",
     "evk_groups",
+    "evk_rows",
     "evk_turns",
     "evk_terms",
     "evk_counts",
@@ -84,7 +87,7 @@ const PINNED: [&str; 15] = [
 ];
 
 /// Kinds of packets, in the order of `enum evk_outcome`: a name for scripts, and the meaning of each.
-pub const OUTCOMES: [(&str, &str); 18] = [
+pub const OUTCOMES: [(&str, &str); 19] = [
     ("to_member", "forwarded to members"),
     ("to_client", "forwarded to clients"),
     (
@@ -147,6 +150,10 @@ pub const OUTCOMES: [(&str, &str); 18] = [
     (
         "proxied_session",
         "left to the proxy: datagrams of clients whose sessions the proxy has",
+    ),
+    (
+        "by_row",
+        "of connections that another balancer has begun: sent to a member of the connection's row",
     ),
 ];
 

@@ -21,6 +21,7 @@ mod packets;
 mod places;
 mod resets;
 mod retries;
+mod rows;
 mod sources;
 mod trace;
 mod udp;
@@ -290,6 +291,8 @@ fn listener(family: Family, group: u32, retries: u32) -> Listener {
         retries,
         nat: None,
         is_direct: false,
+        has_tunnel: false,
+        has_rows: false,
     }
 }
 
