@@ -22,10 +22,11 @@ use evenkeel_proxy::access::AccessLog;
 use evenkeel_proxy::udp::client_sessions::ClientSessions;
 use tracing::{info, warn};
 
+use crate::copies::Copies;
 use crate::decisions::describe_decision;
 use crate::home::Home;
-use crate::limits::{find_limit, list_unforwarded};
-use crate::look::{Held, Key, Look, Tickets};
+use crate::limits::list_unforwarded;
+use crate::look::{Held, Key, Tickets};
 use crate::nat::Nat;
 use crate::obstacles::Obstacles;
 use crate::plan::PlannedRule;
@@ -44,37 +45,39 @@ const SWEEP: Duration = Duration::from_secs(1);
 const CONNECTIONS_PER_SWEEP: usize = 262_144;
 
 /// Time without a packet after which a connection of a rule that is gone is removed.
-const IDLE: Duration = Duration::from_secs(600);
+pub(crate) const IDLE: Duration = Duration::from_secs(600);
 
 /// The program in the kernel with the balancer's part.
 #[derive(Debug)]
 pub(crate) struct Engine {
-    forwarder: Forwarder,
+    pub(crate) forwarder: Forwarder,
     clock: Clock,
     /// Origin of the clock, in nanoseconds of the machine's clock.
     origin: u64,
-    seats: HashMap<(u64, SocketAddr), u32>,
-    homes: HashMap<u32, Home>,
+    pub(crate) seats: HashMap<(u64, SocketAddr), u32>,
+    pub(crate) homes: HashMap<u32, Home>,
     /// Seats of a process before that no group has claimed yet.
-    unclaimed: HashMap<u32, Terms>,
+    pub(crate) unclaimed: HashMap<u32, Terms>,
     groups: HashMap<Arc<str>, (u32, GroupTerms)>,
     listeners: Option<Vec<Listener>>,
-    held: Tickets,
+    pub(crate) held: Tickets,
     swept: Option<Instant>,
     /// Number of the last sweep.
-    sweep: u32,
+    pub(crate) sweep: u32,
     interfaces: usize,
     xdp: XdpInterfaces,
-    connections: usize,
-    sessions: Sessions,
-    nat: Nat,
+    pub(crate) connections: usize,
+    pub(crate) sessions: Sessions,
+    pub(crate) nat: Nat,
     obstacles: Obstacles,
     /// Connections in programs of other versions.
     left_before: usize,
     buffers: Buffers,
     /// Groups that were reported as too large, or as having a strategy that cannot decide in the kernel.
     reported: HashSet<Arc<str>>,
-    records: Records,
+    pub(crate) records: Records,
+    /// Copies of connections in a fleet; `None` without them.
+    pub(crate) copies: Option<Copies>,
     /// Events of the time before this process, until the members of the seats are known.
     early: Vec<Event>,
 }
@@ -132,6 +135,7 @@ impl Engine {
             buffers: Buffers::default(),
             reported: HashSet::new(),
             records: Records::default(),
+            copies: None,
             early,
         })
     }
@@ -232,6 +236,7 @@ impl Engine {
             self.groups.retain(|name, _| numbers.contains_key(name));
             self.listeners = Some(listeners);
         }
+        self.exchange_copies(rules, now)?;
         self.records.finish_round();
         Ok(())
     }
@@ -363,12 +368,13 @@ impl Engine {
         self.records.take_event(event, find_target);
     }
 
-    fn take_event(&mut self, event: &Event) {
+    pub(crate) fn take_event(&mut self, event: &Event) {
         self.log_event(event);
         let key = (event.pair, event.began_ns);
         let at = self.instant(event.ns);
         match event.step {
             Step::Begin => self.hold(key, event.seat),
+            Step::Adopt => self.adopt(key, event.seat, at),
             Step::Accept => {}
             Step::Confirm => {
                 if let Some(held) = self.held.get_mut(&key) {
@@ -388,6 +394,9 @@ impl Engine {
                 }
             }
             Step::End(end) => {
+                if let Some(copies) = &mut self.copies {
+                    copies.note_end(event);
+                }
                 if let Some(held) = self.held.remove(&key) {
                     let outcome = match end {
                         End::Unreachable => Outcome::Failure,
@@ -404,7 +413,7 @@ impl Engine {
     }
 
     /// Counts a connection at its member.
-    fn hold(&mut self, key: Key, seat: u32) {
+    pub(crate) fn hold(&mut self, key: Key, seat: u32) {
         let began = self.instant(key.1);
         let Some(home) = self.homes.get_mut(&seat) else {
             return;
@@ -428,73 +437,12 @@ impl Engine {
         }
     }
 
-    fn finish(&mut self, held: Held, outcome: Outcome, at: Instant) {
+    pub(crate) fn finish(&mut self, held: Held, outcome: Outcome, at: Instant) {
         let home = self.homes.get_mut(&held.seat);
         if let (Some(ticket), Some(home)) = (held.ticket, home) {
             home.tickets = home.tickets.saturating_sub(1);
             home.group.finish(ticket, outcome, at);
         }
-    }
-
-    /// Removes connections that are over, and compares tickets and counts with the table.
-    fn sweep(&mut self, rules: &[PlannedRule], now: Instant) -> Result<(), BpfError> {
-        let now_ns = monotonic_nanos();
-        let mut limits = HashMap::new();
-        for rule in rules.iter().filter(|rule| rule.udp.is_none()) {
-            let limit = (rule.idle, rule.connect);
-            limits.extend(rule.listeners.iter().map(|listener| (*listener, limit)));
-        }
-        let linger = kernel::choose_linger(self.connections, self.forwarder.read_capacity()?);
-        self.sweep = self.sweep.wrapping_add(1);
-        let mut look = Look::new(self.sweep);
-        let (mut over, mut connections) = (Vec::new(), 0);
-        let (held, nat) = (&mut self.held, &mut self.nat);
-        nat.begin_sweep();
-        self.forwarder.visit_connections(|connection| {
-            connections += 1;
-            nat.note(&connection);
-            let limit = limits.get(&connection.listener).copied();
-            let linger = nat.choose_linger(&connection, linger);
-            let limit = find_limit(&connection, limit.unwrap_or((IDLE, IDLE)), linger);
-            if connection.find_silence(now_ns) > limit {
-                over.push(connection);
-            } else {
-                look.note(&connection, held);
-            }
-        })?;
-        self.connections = connections;
-        for connection in over {
-            if connection.is_open() {
-                self.records
-                    .note_silence(connection.pair, connection.began_ns);
-            }
-            if self.forwarder.remove_connection(&connection)? {
-                self.connections -= 1;
-            } else {
-                look.note(&connection, held);
-            }
-        }
-        self.sessions
-            .sweep(&self.forwarder, rules, nat, |session| {
-                look.note_open((session.pair(), session.began_ns), session.seat, held);
-            })?;
-        for (key, seat) in mem::take(&mut look.unknown) {
-            self.hold(key, seat);
-        }
-        // A connection may have begun since the table was read.
-        for event in self.forwarder.take_events()? {
-            self.take_event(&event);
-        }
-        let sweep = self.sweep;
-        let lost = self.held.iter().filter(|(_, held)| held.sweep != sweep);
-        let lost: Vec<_> = lost.map(|(key, _)| *key).collect();
-        for key in lost {
-            if let Some(held) = self.held.remove(&key) {
-                self.finish(held, Outcome::Cancelled, now);
-            }
-            self.records.forget(&key);
-        }
-        self.correct_counts(&look.open)
     }
 
     /// Ends what a process with another version of the maps has left.
@@ -511,36 +459,6 @@ impl Engine {
         Ok(())
     }
 
-    /// Corrects counts that differ from the table by the same number twice, and frees seats of members that are gone.
-    fn correct_counts(&mut self, open: &HashMap<u32, i64>) -> Result<(), BpfError> {
-        let mut free = Vec::new();
-        for (seat, home) in &mut self.homes {
-            let counts = self.forwarder.read_counts(*seat)?;
-            let there = open.get(seat).copied().unwrap_or(0);
-            let drift = counts.in_flight - there;
-            if drift != 0 && drift == home.drift {
-                let by = i32::try_from(-drift).unwrap_or(0);
-                self.forwarder.correct_count(*seat, by)?;
-                home.drift = 0;
-            } else {
-                home.drift = drift;
-            }
-            if !home.is_used && there == 0 && home.tickets == 0 {
-                free.push(*seat);
-            }
-        }
-        let unclaimed = self.unclaimed.keys().copied();
-        free.extend(unclaimed.filter(|seat| !open.contains_key(seat)));
-        for seat in free {
-            self.forwarder.set_terms(seat, &free_terms())?;
-            let home = self.homes.remove(&seat).map(|home| home.terms);
-            if let Some(terms) = home.or_else(|| self.unclaimed.remove(&seat)) {
-                self.seats.remove(&(terms.owner, terms.address));
-            }
-        }
-        Ok(())
-    }
-
     /// Fills in what the kernel does.
     pub(crate) fn fill_status(&self, status: &mut ForwardStatus, rules: &[PlannedRule]) {
         status.interfaces = self.interfaces;
@@ -548,6 +466,7 @@ impl Engine {
         status.connections = self.connections;
         status.table_size = self.forwarder.read_capacity().unwrap_or(0);
         status.sessions = self.sessions.count();
+        status.copies = self.copies.as_ref().map(Copies::describe);
         status.session_table_size = self.forwarder.read_udp_capacity().unwrap_or(0);
         status.lost_records = self.records.count_lost();
         status.proxied.clone_from(self.obstacles.list_reasons());
@@ -588,7 +507,7 @@ impl Engine {
         let mut open = 0;
         let counted = self
             .forwarder
-            .visit_connections(|one| open += usize::from(one.is_open()));
+            .visit_connections(|one| open += usize::from(one.is_open() && !one.is_copied()));
         let counted = counted.and(
             self.forwarder
                 .visit_udp_sessions(|one| open += usize::from(one.is_open())),

@@ -45,7 +45,10 @@ impl Look {
 
     /// Notes a connection of the table.
     pub(crate) fn note(&mut self, connection: &Connection, held: &mut Tickets) {
-        if connection.is_open() {
+        if connection.is_copied() {
+            // Counts nowhere, and needs the seat.
+            self.open.entry(connection.seat).or_default();
+        } else if connection.is_open() {
             let key = (connection.pair, connection.began_ns);
             self.note_open(key, connection.seat, held);
         }
