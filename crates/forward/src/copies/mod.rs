@@ -153,7 +153,10 @@ impl Copies {
             let listener = connection.listener.ip();
             self.sources.extend(source.map(|source| (listener, source)));
         }
-        if !self.receivers.is_empty() && self.rounds.wants(connection) {
+        let is_whole = connection.is_open() && connection.is_established();
+        let is_own = is_whole && connection.is_confirmed() && !connection.is_copied();
+        let client = connection.pair.client;
+        if is_own && !self.receivers.is_empty() && self.rounds.wants(client, connection.began_ns) {
             let round = self.rounds.number();
             let is_kept = self.outbox.push(Item::Copy(entry.copy(now_ns), round));
             self.rounds.note_sent(is_kept);

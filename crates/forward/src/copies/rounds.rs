@@ -2,8 +2,6 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use evenkeel_kernel::forward::Connection;
-
 use super::AGE;
 use super::outbox::ENTRIES_PER_SECOND;
 
@@ -63,17 +61,12 @@ impl Rounds {
         }
     }
 
-    /// True if a connection is to be sent now.
-    pub(super) fn wants(&mut self, connection: &Connection) -> bool {
-        let is_whole = connection.is_open() && connection.is_established();
-        if !is_whole || !connection.is_confirmed() || connection.is_copied() {
-            return false;
-        }
+    /// True if a connection of this balancer is to be sent now.
+    pub(super) fn wants(&mut self, client: SocketAddr, began_ns: u64) -> bool {
         self.own.1 += 1;
         let (after, until) = self.new;
-        let is_old = connection.began_ns <= until;
-        let is_new = is_old && connection.began_ns > after;
-        is_new || is_old && find_slice(connection.pair.client, self.slices) == self.slice
+        let is_new = began_ns > after;
+        began_ns <= until && (is_new || find_slice(client, self.slices) == self.slice)
     }
 
     /// Notes that a connection goes out, or has found no room.
