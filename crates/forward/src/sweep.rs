@@ -58,11 +58,17 @@ impl Engine {
             if connection.is_open() && !connection.is_copied() {
                 self.records
                     .note_silence(connection.pair, connection.began_ns);
+                if let Some(copies) = &mut self.copies {
+                    copies.note_silence(connection.pair);
+                }
             }
             if self.forwarder.remove_connection(&connection)? {
                 self.connections -= 1;
             } else {
                 look.note(&connection, held);
+                if let Some(copies) = &mut self.copies {
+                    copies.note_packet(&connection.pair);
+                }
             }
         }
         self.sessions

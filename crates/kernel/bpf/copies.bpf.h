@@ -65,7 +65,7 @@ enum evk_copy_result {
 };
 
 /* Time for which a connection must have been silent here longer than at the other balancer to be the other's. */
-#define YIELD (2000U)
+#define YIELD 2000U
 
 /* True if two entries are of one connection. */
 static __always_inline int is_same(const struct evk_connection *a, const struct evk_connection *b)
@@ -127,22 +127,36 @@ int evk_copy(struct evk_copy_order *order)
 	return COPY_WRITTEN;
 }
 
-/* Removes a copy whose connection has ended at the other balancer. Returns 1 if there was one. */
+enum evk_end_result {
+	ENDED_NOTHING,
+	ENDED_COPY,
+	ENDED_OWN,  /* a connection of this balancer, whose packets pass the other one */
+	ENDED_LATER, /* the same, but packets have come here lately */
+};
+
+/* Removes a copy whose connection has ended at the other balancer. A connection of this balancer that was silent since
+ * it moved ends, and stays for late packets as others. */
 SEC("syscall")
 int evk_end_copy(struct evk_copy_order *order)
 {
 	struct evk_address client = order->client;
 	struct evk_connection ended = order->connection;
 	struct evk_connection *copy = bpf_map_lookup_elem(&evk_connections, &client);
-	if (!copy || !(copy->flags & COPIED))
-		return 0;
 	/* An end names no address of full NAT. */
-	if (!is_equal(&copy->listener, &ended.listener) || !is_equal(&copy->member, &ended.member) ||
+	if (!copy || !is_equal(&copy->listener, &ended.listener) || !is_equal(&copy->member, &ended.member) ||
 	    copy->listener_port != ended.listener_port || copy->member_port != ended.member_port)
-		return 0;
+		return ENDED_NOTHING;
+	if (!(copy->flags & COPIED)) {
+		__u64 now = bpf_ktime_get_ns();
+		if (copy->flags & CLOSED)
+			return ENDED_NOTHING;
+		if ((__s32)(coarse(now) - copy->seen) < (__s32)YIELD)
+			return ENDED_LATER;
+		return end_connection(&client, copy, END_CLOSED, now) ? ENDED_OWN : ENDED_NOTHING;
+	}
 	struct evk_nat_pair pair;
 	fill_pair(&pair, copy);
 	bpf_map_delete_elem(&evk_connections, &client);
 	free_port(&pair);
-	return 1;
+	return ENDED_COPY;
 }

@@ -7,14 +7,14 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use evenkeel_config::ReturnPath;
 use evenkeel_core::time::Instant;
 use evenkeel_kernel::bpf::BpfError;
-use evenkeel_kernel::forward::{CopyResult, Pair};
+use evenkeel_kernel::forward::{CopyEnd, CopyResult, Pair};
 use evenkeel_manager::copy_queues::CopyQueues;
 use evenkeel_net::clock::monotonic_nanos;
 use evenkeel_net::random_bytes;
 use evenkeel_wire::connection_copies::{ConnectionCopy, ConnectionEnd, CopyMessage};
 
-use super::Copies;
 use super::received::{CopyOutcome, read_copy};
+use super::{Copies, MAX_LATE_ENDS, MOVED};
 use crate::engine::Engine;
 use crate::look::Key;
 use crate::plan::PlannedRule;
@@ -72,6 +72,7 @@ impl Engine {
         rules: &[PlannedRule],
         now: Instant,
     ) -> Result<(), BpfError> {
+        self.take_late_ends(copies, now)?;
         let bodies = copies.queues.take_received(MESSAGES);
         if bodies.is_empty() {
             return Ok(());
@@ -86,7 +87,7 @@ impl Engine {
                 Some(CopyMessage::RoundEnd { round }) => copies.received.note_round(from, round),
                 Some(CopyMessage::Ends(ends)) => {
                     for end in ends {
-                        self.end_copy(&end)?;
+                        self.end_copy(copies, &end, now, false)?;
                     }
                 }
                 Some(CopyMessage::Copies { round, connections }) => {
@@ -99,7 +100,7 @@ impl Engine {
                                 copies.received.note_copy(copy.client, from, round);
                             }
                             CopyOutcome::Yielded => {
-                                copies.yielded.insert(Pair {
+                                copies.untold_ends.insert(Pair {
                                     member: copy.member,
                                     client: copy.client,
                                 });
@@ -125,7 +126,7 @@ impl Engine {
             }
         }
         if let Some(copies) = &mut self.copies {
-            copies.note_adoption();
+            copies.note_adoption(key.0.client, monotonic_nanos());
         }
     }
 
@@ -143,10 +144,42 @@ impl Engine {
         }
     }
 
-    fn end_copy(&self, end: &ConnectionEnd) -> Result<(), BpfError> {
-        self.forwarder
-            .end_copy(end.client, end.listener, end.member)
-            .map(drop)
+    /// Ends a connection that has ended at another balancer.
+    fn end_copy(
+        &self,
+        copies: &mut Copies,
+        end: &ConnectionEnd,
+        ended: Instant,
+        is_late: bool,
+    ) -> Result<(), BpfError> {
+        let result = self
+            .forwarder
+            .end_copy(end.client, end.listener, end.member)?;
+        match result {
+            CopyEnd::Ended => {
+                copies.untold_ends.insert(Pair {
+                    member: end.member,
+                    client: end.client,
+                });
+            }
+            // The address has moved just now, or the client has begun another connection.
+            CopyEnd::Fresh if !is_late && copies.late_ends.len() < MAX_LATE_ENDS => {
+                copies.late_ends.push_back((*end, ended));
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Ends connections that have ended at another balancer a while ago.
+    fn take_late_ends(&self, copies: &mut Copies, now: Instant) -> Result<(), BpfError> {
+        while let Some((end, ended)) = copies.late_ends.front().copied()
+            && now.since(ended) >= MOVED
+        {
+            copies.late_ends.pop_front();
+            self.end_copy(copies, &end, ended, true)?;
+        }
+        Ok(())
     }
 
     /// Writes a copy into the table, if a rule and a member of this balancer are the connection's.

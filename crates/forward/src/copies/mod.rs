@@ -13,7 +13,7 @@ mod rounds;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
@@ -37,6 +37,13 @@ const ASK: Duration = Duration::from_secs(1);
 /// Time after its last request for which a balancer gets copies.
 const WANTED: Duration = Duration::from_secs(10);
 
+/// Time after which a balancer ends, or gives up, a connection that has moved: longer than the kernel wants
+/// (`YIELD`).
+const MOVED: Duration = Duration::from_millis(2500);
+
+/// Most ends that wait.
+const MAX_LATE_ENDS: usize = 16_384;
+
 /// Balancer that wants copies.
 #[derive(Clone, Copy, Debug)]
 struct Receiver {
@@ -55,10 +62,17 @@ pub(crate) struct Copies {
     rounds: Rounds,
     outbox: Outbox,
     received: Received,
-    /// Connections of this balancer that another one has now: their ends are no ends.
-    yielded: HashSet<Pair>,
+    /// Connections of this balancer whose next end is not told: another balancer has them, or they were silent for too
+    /// long, also at the others.
+    untold_ends: HashSet<Pair>,
+    /// Ends of connections that have moved to another balancer lately, with the time of each end.
+    late_ends: VecDeque<(ConnectionEnd, Instant)>,
+    /// Connections that have moved here lately, by client, with the time.
+    adopted: HashMap<SocketAddr, u64>,
     /// Number of copies whose packets have come here.
     taken_over: u64,
+    /// Time of the last sweep.
+    now_ns: u64,
     /// Number of copies in the table, in the last sweep.
     copied: usize,
     /// Listening addresses, and addresses that members see with full NAT, of connections in this sweep.
@@ -85,8 +99,11 @@ impl Copies {
             rounds: Rounds::new(unix_ms),
             outbox: Outbox::default(),
             received: Received::default(),
-            yielded: HashSet::new(),
+            untold_ends: HashSet::new(),
+            late_ends: VecDeque::new(),
+            adopted: HashMap::new(),
             taken_over: 0,
+            now_ns: 0,
             copied: 0,
             sources: BTreeSet::new(),
             obstacle: None,
@@ -132,6 +149,7 @@ impl Copies {
 
     /// Begins a sweep through the table.
     pub(crate) fn begin_sweep(&mut self, now_ns: u64) {
+        self.now_ns = now_ns;
         self.copied = 0;
         self.sources.clear();
         self.received.begin_sweep();
@@ -156,7 +174,11 @@ impl Copies {
         let is_whole = connection.is_open() && connection.is_established();
         let is_own = is_whole && connection.is_confirmed() && !connection.is_copied();
         let client = connection.pair.client;
-        if is_own && !self.receivers.is_empty() && self.rounds.wants(client, connection.began_ns) {
+        if !is_own || self.receivers.is_empty() {
+            return;
+        }
+        let is_adopted = self.is_adopted(client, now_ns);
+        if self.rounds.wants(client, connection.began_ns) || is_adopted {
             let round = self.rounds.number();
             let is_kept = self.outbox.push(Item::Copy(entry.copy(now_ns), round));
             self.rounds.note_sent(is_kept);
@@ -166,6 +188,8 @@ impl Copies {
     /// Ends a sweep. `list_addresses` finds the addresses of this machine.
     pub(crate) fn end_sweep(&mut self, list_addresses: impl FnOnce() -> HashSet<IpAddr>) {
         self.received.end_sweep();
+        let oldest = self.now_ns.saturating_sub(10 * MOVED.as_nanos() as u64);
+        self.adopted.retain(|_, at| *at >= oldest);
         let before = self.obstacle.take();
         if !self.sources.is_empty() {
             let own = list_addresses();
@@ -186,7 +210,7 @@ impl Copies {
             warn!("{obstacle}");
         }
         if self.receivers.is_empty() {
-            self.yielded.clear();
+            self.untold_ends.clear();
             return;
         }
         if let Some(round) = self.rounds.end_sweep() {
@@ -197,8 +221,8 @@ impl Copies {
     /// Notes the end of a connection of this balancer.
     pub(crate) fn note_end(&mut self, event: &Event) {
         let age = Duration::from_nanos(event.ns.saturating_sub(event.began_ns));
-        let is_yielded = self.yielded.remove(&event.pair);
-        if event.is_udp || is_yielded || age < AGE || self.receivers.is_empty() {
+        let is_untold = self.untold_ends.remove(&event.pair);
+        if event.is_udp || is_untold || age < AGE || self.receivers.is_empty() {
             return;
         }
         self.outbox.push(Item::End(ConnectionEnd {
@@ -208,9 +232,36 @@ impl Copies {
         }));
     }
 
+    /// Notes that a connection was silent for too long, and is removed.
+    pub(crate) fn note_silence(&mut self, pair: Pair) {
+        if !self.receivers.is_empty() {
+            self.untold_ends.insert(pair);
+        }
+    }
+
+    /// Notes that a packet has come of a connection that was silent.
+    pub(crate) fn note_packet(&mut self, pair: &Pair) {
+        self.untold_ends.remove(pair);
+    }
+
     /// Notes that the packets of a copy's connection come here.
-    pub(crate) fn note_adoption(&mut self) {
+    fn note_adoption(&mut self, client: SocketAddr, ns: u64) {
         self.taken_over += 1;
+        self.adopted.insert(client, ns);
+    }
+
+    /// True if the balancer that had the connection before is to be told now that the connection has moved: its packets
+    /// there are old enough.
+    fn is_adopted(&mut self, client: SocketAddr, now_ns: u64) -> bool {
+        if self.adopted.is_empty() {
+            return false;
+        }
+        let moved = self.adopted.get(&client);
+        let is_due = moved.is_some_and(|at| now_ns.saturating_sub(*at) >= MOVED.as_nanos() as u64);
+        if is_due {
+            self.adopted.remove(&client);
+        }
+        is_due
     }
 
     /// Returns the status for administrators.

@@ -70,6 +70,19 @@ pub enum CopyResult {
     Port,
 }
 
+/// Result of the end of a copy: `enum evk_end_result`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CopyEnd {
+    /// Nothing was there.
+    Nothing,
+    /// The copy is removed.
+    Removed,
+    /// The connection was this balancer's, and has ended.
+    Ended,
+    /// The connection is this balancer's, and packets of the connection have come here lately.
+    Fresh,
+}
+
 /// Entry of the table.
 #[derive(Clone, Copy, Debug)]
 pub struct Entry<'a> {
@@ -184,7 +197,8 @@ impl Forwarder {
         }
     }
 
-    /// Removes the copy of a connection that has ended at the other balancer. Returns true if there was one.
+    /// Removes the copy of a connection that has ended at the other balancer, or ends the connection that was this
+    /// balancer's.
     ///
     /// # Errors
     ///
@@ -194,7 +208,7 @@ impl Forwarder {
         client: SocketAddr,
         listener: SocketAddr,
         member: SocketAddr,
-    ) -> Result<bool, BpfError> {
+    ) -> Result<CopyEnd, BpfError> {
         let mut context = TableCopy {
             client,
             listener,
@@ -202,7 +216,12 @@ impl Forwarder {
             ..TableCopy::NOTHING
         }
         .write();
-        Ok(bpf::run(&self.object, "evk_end_copy", Some(&mut context))? == 1)
+        match bpf::run(&self.object, "evk_end_copy", Some(&mut context))? {
+            1 => Ok(CopyEnd::Removed),
+            2 => Ok(CopyEnd::Ended),
+            3 => Ok(CopyEnd::Fresh),
+            _ => Ok(CopyEnd::Nothing),
+        }
     }
 }
 

@@ -34,7 +34,7 @@ use libbpf_rs::{
 use nix::ifaddrs::getifaddrs;
 use nix::net::if_::InterfaceFlags;
 
-pub use self::copies::{CopyResult, Entry, TableCopy, list_addresses};
+pub use self::copies::{CopyEnd, CopyResult, Entry, TableCopy, list_addresses};
 pub use self::detach::{Detachment, Removed};
 use self::layout::{Age, SourceLimit};
 use self::layout::{CONNECTIONS_PER_SESSION, UDP_PINNED, UDP_SIZED};

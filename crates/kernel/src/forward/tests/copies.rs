@@ -222,10 +222,14 @@ fn copies_that_end_or_expire_count_nowhere() {
             let (client, listener) = (copy.client, copy.listener);
             scene.forwarder.end_copy(client, listener, member).unwrap()
         };
-        assert!(!end(copy.member), "nothing is there");
+        assert_eq!(end(copy.member), CopyEnd::Nothing);
         scene.forwarder.write_copy(&copy).unwrap();
-        assert!(!end(scene.family.member(8)), "another connection");
-        assert!(end(copy.member));
+        assert_eq!(
+            end(scene.family.member(8)),
+            CopyEnd::Nothing,
+            "another connection"
+        );
+        assert_eq!(end(copy.member), CopyEnd::Removed);
         assert_eq!(list_connections(scene.forwarder), []);
         scene.forwarder.write_copy(&copy).unwrap();
         scene.remove();
@@ -250,7 +254,8 @@ fn copies_yield_to_connections_of_this_balancer_unless_these_have_moved() {
         };
         assert_eq!(write(&another), CopyResult::Own);
         let end = (own.client, own.listener, own.member);
-        assert!(!scene.forwarder.end_copy(end.0, end.1, end.2).unwrap());
+        let ended = scene.forwarder.end_copy(end.0, end.1, end.2).unwrap();
+        assert_eq!(ended, CopyEnd::Fresh);
         assert_eq!(scene.count(), (1, 1));
         scene.steps();
         // The packets of the connection pass the other balancer now.
@@ -279,6 +284,34 @@ fn a_copy_takes_no_port_of_a_connection_of_this_balancer() {
         };
         assert_eq!(forwarder.write_copy(&copy).unwrap(), CopyResult::Port);
         assert_eq!(list_connections(forwarder).len(), 1);
+        scene.remove();
+    });
+}
+
+#[test]
+fn an_end_at_the_other_balancer_ends_a_connection_that_was_silent_here() {
+    run_on_all_paths(|scene| {
+        let own = scene.copy();
+        let map = find_map(&scene.forwarder.object, "evk_connections").unwrap();
+        let key = layout::write_address(own.client);
+        let mut value = map.lookup(&key, MapFlags::ANY).unwrap().unwrap();
+        let seen = (scene.read_clock().saturating_sub(3_000_000_000) >> layout::UNIT) as u32;
+        value[8..12].copy_from_slice(&seen.to_ne_bytes());
+        map.update(&key, &value, MapFlags::ANY).unwrap();
+        scene.steps();
+        let end = || {
+            let (client, listener) = (own.client, own.listener);
+            scene
+                .forwarder
+                .end_copy(client, listener, own.member)
+                .unwrap()
+        };
+        assert_eq!(end(), CopyEnd::Ended);
+        assert_eq!(
+            (scene.count(), scene.steps()),
+            ((0, 0), vec![Step::End(End::Closed)])
+        );
+        assert_eq!(end(), CopyEnd::Nothing);
         scene.remove();
     });
 }
