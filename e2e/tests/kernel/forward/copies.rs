@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
 
 use evenkeel_e2e::agent::key_file;
 use evenkeel_e2e::folder::Folder;
@@ -167,8 +168,10 @@ impl Twins {
         let members = self.family.choose("10.71.0.0/24", "fd71::/64");
         if self.path == Path::Nat {
             let (source, link) = (find_address(self.family, 1, seen), LINKS[1]);
+            // Before the route that came with the balancer's own address.
+            let more = self.family.choose("", " metric 1");
             run_ip(&format!(
-                "-n {name} {version} route replace {members} dev {link} src {source}"
+                "-n {name} {version} route replace {members} dev {link} src {source}{more}"
             ));
         }
     }
@@ -240,12 +243,19 @@ impl Twins {
 
     /// Waits until a balancer counts this many connections at the member, and has this many copies.
     fn wait_for(&self, balancer: usize, process: &Balancer, in_flight: u64, copied: u64) {
-        let what = format!("balancer {balancer} has {in_flight} connections and {copied} copies");
-        wait_until(&what, || {
+        let limit = Instant::now() + HANG;
+        loop {
             let now = self.read(balancer, process, "/v1/forward");
             let here = count(&now, self.member_address(), "in_flight");
-            here == in_flight && now["copies"]["copied"] == copied
-        });
+            if here == in_flight && now["copies"]["copied"] == copied {
+                return;
+            }
+            assert!(
+                Instant::now() < limit,
+                "balancer {balancer} has not {in_flight} connections and {copied} copies: {now}"
+            );
+            thread::sleep(Duration::from_millis(50));
+        }
     }
 }
 
