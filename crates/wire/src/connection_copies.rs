@@ -310,6 +310,8 @@ impl ConnectionCopy {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     fn at(text: &str) -> SocketAddr {
@@ -437,5 +439,35 @@ mod tests {
             "a flag that nobody knows"
         );
         assert_eq!(CopyMessage::decode(&[99]), None);
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_a_message_that_is_written_so_or_none(
+            mut bytes in proptest::collection::vec(any::<u8>(), 0..300),
+            kind in 0..6u8,
+        ) {
+            if let Some(first) = bytes.first_mut() {
+                *first = kind;
+            }
+            if let Some(message) = CopyMessage::decode(&bytes) {
+                prop_assert_eq!(message.encode(), bytes);
+            }
+        }
+
+        #[test]
+        fn changed_messages_are_messages_that_are_written_so_or_none(
+            number in 0..4usize,
+            changes in proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..5),
+        ) {
+            let mut bytes = list_messages()[number].encode();
+            for (at, byte) in changes {
+                let at = at.index(bytes.len());
+                bytes[at] = byte;
+            }
+            if let Some(message) = CopyMessage::decode(&bytes) {
+                prop_assert_eq!(message.encode(), bytes);
+            }
+        }
     }
 }
