@@ -86,7 +86,7 @@ fuzz_target!(|data: &[u8]| {
             }
         }
         let _ = both[0].receive_datagram(body, now);
-        let Some(kind) = Kind::from_repr(what % 8) else {
+        let Some(kind) = Kind::from_repr(what % 9) else {
             continue;
         };
         for token in [0, token] {

@@ -173,6 +173,10 @@ pub(crate) fn list_subsystems(
 ) -> Result<Vec<Arc<dyn Service>>, Failure> {
     let cannot =
         |what| move |error: io::Error| Failure::new(format!("cannot start the {what}: {error}"));
+    #[cfg(feature = "fleet")]
+    let gossip = evenkeel_fleet::Gossip::new(clock).map_err(cannot("fleet"))?;
+    #[cfg(feature = "fleet")]
+    gossip.set_copy_queues(forwarding.copy_queues());
     let mut all: Vec<Arc<dyn Service>> = vec![
         Arc::new(evenkeel_acme::Acme::default()),
         Arc::new(evenkeel_kubernetes::Endpoints::default()),
@@ -182,7 +186,7 @@ pub(crate) fn list_subsystems(
         #[cfg(feature = "corba")]
         Arc::new(evenkeel_corba::subsystem::Corba::new(clock)),
         #[cfg(feature = "fleet")]
-        Arc::new(evenkeel_fleet::Gossip::new(clock).map_err(cannot("fleet"))?),
+        Arc::new(gossip),
         #[cfg(feature = "fleet")]
         Arc::new(evenkeel_xds::Xds::new(clock).map_err(cannot("server of xDS"))?),
         Arc::new(Monitor::new(clock).map_err(cannot("monitor"))?),

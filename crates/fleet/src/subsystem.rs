@@ -19,6 +19,7 @@ use evenkeel_gossip::seal::MAX_DATAGRAM;
 use evenkeel_gossip::{Fleet, Id, Role, Settings, name_key};
 use evenkeel_manager::Manager;
 use evenkeel_manager::config::{Config as Whole, Fleet as Config};
+use evenkeel_manager::copy_queues::{self, CopyQueues};
 use evenkeel_manager::endpoint::Endpoint;
 use evenkeel_manager::exposition::Exposition;
 use evenkeel_manager::handover::Handover;
@@ -50,6 +51,9 @@ const LOOK_UP: Duration = Duration::from_secs(10);
 /// in flight.
 const LEARN: Duration = flights::INTERVAL;
 
+// A datagram has room for every body of copies.
+const _: () = assert!(copy_queues::MAX_BODY <= Fleet::MAX_COPIES);
+
 /// Owner of the socket.
 const WHOSE: &str = "fleet";
 
@@ -70,6 +74,8 @@ struct State {
     groups: HashSet<String>,
     /// Loads that one balancer reads for all.
     loads: SharedLoads,
+    /// Copies of connections that the kernel forwards.
+    copies: CopyQueues,
     /// Time at which the balancer next looks at how long requests take at a group's members.
     learn_at: HashMap<String, Instant>,
     unsent: u64,
@@ -99,6 +105,11 @@ impl Gossip {
     pub fn new(clock: Clock) -> io::Result<Self> {
         let task = SocketTask::new(State::default())?;
         Ok(Gossip { clock, task })
+    }
+
+    /// Sets the queues of copies of connections that the kernel forwards.
+    pub fn set_copy_queues(&self, queues: CopyQueues) {
+        self.task.lock_state().copies = queues;
     }
 
     /// Returns the status; `None` if there are no other balancers.
@@ -601,6 +612,11 @@ impl Worker<State> for Thread {
         }
         let now = self.clock.now();
         let next = fleet.poll(now);
+        for (to, body) in state.copies.take_outgoing() {
+            fleet.send_copies(to, &body);
+        }
+        let (received, lost) = fleet.take_copies();
+        state.copies.push_received(received, lost);
         let out = fleet.take_out();
         self.tell(fleet, now);
         state.send(out);

@@ -12,8 +12,8 @@ use evenkeel_core::terms::{Form, scale_growth};
 use evenkeel_core::time::Instant;
 use evenkeel_kernel::bpf::BpfError;
 use evenkeel_kernel::forward::{
-    self as kernel, Connection, Event, Family, Forwarder, GROUP_SEATS, GROUPS, GroupTerms,
-    Listener, OUTCOMES, Place, SEATS, Step, Terms,
+    self as kernel, Event, Family, Forwarder, GROUP_SEATS, GROUPS, GroupTerms, Listener, OUTCOMES,
+    Place, SEATS, Step, Terms,
 };
 use evenkeel_limits::memory::MemoryBound;
 use evenkeel_net::Clock;
@@ -22,9 +22,10 @@ use evenkeel_proxy::access::AccessLog;
 use evenkeel_proxy::udp::client_sessions::ClientSessions;
 use tracing::{info, warn};
 
+use crate::copies::Copies;
 use crate::decisions::describe_decision;
 use crate::home::Home;
-use crate::limits::{find_limit, list_unforwarded};
+use crate::limits::list_unforwarded;
 use crate::nat::Nat;
 use crate::obstacles::Obstacles;
 use crate::plan::PlannedRule;
@@ -32,8 +33,8 @@ use crate::records::Records;
 use crate::rows::{Rows, list_listeners};
 use crate::rule_counts::{count_rule, describe_member};
 use crate::status::ForwardStatus;
-use crate::terms::{Buffers, find_terms, free_terms, hash_name};
-use crate::tickets::{Homes, Seen, Tickets};
+use crate::terms::{Buffers, find_terms, hash_name};
+use crate::tickets::{Homes, Tickets};
 use crate::udp::{self, Sessions};
 use crate::xdp::XdpInterfaces;
 
@@ -45,36 +46,38 @@ const SWEEP: Duration = Duration::from_secs(1);
 const CONNECTIONS_PER_SWEEP: usize = 262_144;
 
 /// Time without a packet after which a connection of a rule that is gone is removed.
-const IDLE: Duration = Duration::from_secs(600);
+pub(crate) const IDLE: Duration = Duration::from_secs(600);
 
 /// The program in the kernel with the balancer's part.
 #[derive(Debug)]
 pub(crate) struct Engine {
-    forwarder: Forwarder,
+    pub(crate) forwarder: Forwarder,
     clock: Clock,
     /// Origin of the clock, in nanoseconds of the machine's clock.
     origin: u64,
-    seats: HashMap<(u64, SocketAddr), u32>,
-    homes: Homes,
+    pub(crate) seats: HashMap<(u64, SocketAddr), u32>,
+    pub(crate) homes: Homes,
     /// Seats of a process before that no group has claimed yet.
-    unclaimed: HashMap<u32, Terms>,
+    pub(crate) unclaimed: HashMap<u32, Terms>,
     groups: HashMap<Arc<str>, (u32, GroupTerms)>,
     listeners: Option<Vec<Listener>>,
-    tickets: Tickets,
+    pub(crate) tickets: Tickets,
     swept: Option<Instant>,
     interfaces: usize,
     xdp: XdpInterfaces,
-    connections: usize,
-    sessions: Sessions,
-    nat: Nat,
-    rows: Rows,
+    pub(crate) connections: usize,
+    pub(crate) sessions: Sessions,
+    pub(crate) nat: Nat,
+    pub(crate) rows: Rows,
     obstacles: Obstacles,
     /// Connections in programs of other versions.
     left_before: usize,
     buffers: Buffers,
     /// Groups that were reported as too large, or as having a strategy that cannot decide in the kernel.
     reported: HashSet<Arc<str>>,
-    records: Records,
+    pub(crate) records: Records,
+    /// Copies of connections in a fleet; `None` without them.
+    pub(crate) copies: Option<Copies>,
     /// Events of the time before this process, until the members of the seats are known.
     early: Vec<Event>,
 }
@@ -132,6 +135,7 @@ impl Engine {
             buffers: Buffers::default(),
             reported: HashSet::new(),
             records: Records::default(),
+            copies: None,
             early,
         })
     }
@@ -226,6 +230,7 @@ impl Engine {
             self.groups.retain(|name, _| numbers.contains_key(name));
             self.listeners = Some(listeners);
         }
+        self.exchange_copies(rules, now)?;
         self.records.finish_round();
         Ok(())
     }
@@ -343,7 +348,7 @@ impl Engine {
         Ok(())
     }
 
-    fn instant(&self, ns: u64) -> Instant {
+    pub(crate) fn instant(&self, ns: u64) -> Instant {
         Instant::from_nanos(ns.saturating_sub(self.origin).max(1))
     }
 
@@ -354,84 +359,24 @@ impl Engine {
         self.records.take_event(event, find_target);
     }
 
-    fn take_event(&mut self, event: &Event) {
+    pub(crate) fn take_event(&mut self, event: &Event) {
         self.log_event(event);
         let key = (event.pair, event.began_ns);
         let (at, began) = (self.instant(event.ns), self.instant(event.began_ns));
         let (tickets, homes) = (&mut self.tickets, &mut self.homes);
         match event.step {
             Step::Begin => tickets.hold(homes, key, event.seat, began),
+            Step::Adopt => self.adopt(key, event.seat, at),
             Step::Accept => {}
             Step::Confirm => tickets.record_acceptance(homes, &key, at),
             Step::Answer => tickets.record_answer(homes, &key, at),
-            Step::End(end) => tickets.end(homes, &key, event.seat, end, at),
-        }
-    }
-
-    /// Removes connections that are over, and compares tickets and counts with the table.
-    fn sweep(&mut self, rules: &[PlannedRule], now: Instant) -> Result<(), BpfError> {
-        let now_ns = monotonic_nanos();
-        let mut limits = HashMap::new();
-        for rule in rules.iter().filter(|rule| rule.udp.is_none()) {
-            let limit = (rule.idle, rule.connect);
-            limits.extend(rule.listeners.iter().map(|listener| (*listener, limit)));
-        }
-        let linger = kernel::choose_linger(self.connections, self.forwarder.read_capacity()?);
-        self.tickets.begin_look(&mut self.homes);
-        self.records.begin_look();
-        let (mut over, mut connections) = (Vec::new(), 0);
-        let (tickets, records, nat) = (&mut self.tickets, &mut self.records, &mut self.nat);
-        let mut note = |seen: Seen| {
-            records.note(&seen.key);
-            tickets.note(seen);
-        };
-        nat.begin_sweep();
-        self.forwarder.visit_connections(|connection| {
-            connections += 1;
-            nat.note(&connection);
-            let limit = limits.get(&connection.listener).copied();
-            let linger = nat.choose_linger(&connection, linger);
-            let limit = find_limit(&connection, limit.unwrap_or((IDLE, IDLE)), linger);
-            if connection.find_silence(now_ns) > limit {
-                over.push(connection);
-            } else {
-                note_connection(&connection, &mut note);
-            }
-        })?;
-        self.connections = connections;
-        let mut silent = Vec::new();
-        for connection in over {
-            if connection.is_open() {
-                silent.push((connection.pair, connection.began_ns));
-            }
-            if self.forwarder.remove_connection(&connection)? {
-                self.connections -= 1;
-            } else {
-                note_connection(&connection, &mut note);
+            Step::End(end) => {
+                if let Some(copies) = &mut self.copies {
+                    copies.note_end(event);
+                }
+                tickets.end(homes, &key, event.seat, end, at);
             }
         }
-        self.sessions
-            .sweep(&self.forwarder, rules, nat, |session| {
-                note(Seen {
-                    key: (session.pair(), session.began_ns),
-                    seat: session.seat,
-                    is_answered: session.is_answered(),
-                });
-            })?;
-        for (pair, began_ns) in silent {
-            self.records.note_silence(pair, began_ns);
-        }
-        for (key, seat) in self.tickets.take_unknown() {
-            let began = self.instant(key.1);
-            self.tickets.hold(&mut self.homes, key, seat, began);
-        }
-        // A connection may have begun since the table was read.
-        for event in self.forwarder.take_events()? {
-            self.take_event(&event);
-        }
-        self.tickets.end_look(&mut self.homes, now);
-        self.records.end_look();
-        self.correct_counts()
     }
 
     /// Ends what a process with another version of the maps has left.
@@ -448,38 +393,6 @@ impl Engine {
         Ok(())
     }
 
-    /// Corrects counts that differ from the table by the same number twice, and frees seats of members that are gone.
-    fn correct_counts(&mut self) -> Result<(), BpfError> {
-        let open = self.tickets.open();
-        let mut free = Vec::new();
-        for (seat, home) in &mut self.homes {
-            let counts = self.forwarder.read_counts(*seat)?;
-            let there = open.get(seat).copied().unwrap_or(0);
-            let drift = counts.in_flight - there;
-            if drift != 0 && drift == home.drift {
-                let by = i32::try_from(-drift).unwrap_or(0);
-                self.forwarder.correct_count(*seat, by)?;
-                home.drift = 0;
-            } else {
-                home.drift = drift;
-            }
-            let is_over = !home.is_used && there == 0 && home.tickets == 0;
-            if is_over && !self.rows.has_seat(*seat) {
-                free.push(*seat);
-            }
-        }
-        let unclaimed = self.unclaimed.keys().copied();
-        free.extend(unclaimed.filter(|seat| !open.contains_key(seat)));
-        for seat in free {
-            self.forwarder.set_terms(seat, &free_terms())?;
-            let home = self.homes.remove(&seat).map(|home| home.terms);
-            if let Some(terms) = home.or_else(|| self.unclaimed.remove(&seat)) {
-                self.seats.remove(&(terms.owner, terms.address));
-            }
-        }
-        Ok(())
-    }
-
     /// Fills in what the kernel does.
     pub(crate) fn fill_status(&self, status: &mut ForwardStatus, rules: &[PlannedRule]) {
         status.interfaces = self.interfaces;
@@ -487,6 +400,7 @@ impl Engine {
         status.connections = self.connections;
         status.table_size = self.forwarder.read_capacity().unwrap_or(0);
         status.sessions = self.sessions.count();
+        status.copies = self.copies.as_ref().map(Copies::describe);
         status.session_table_size = self.forwarder.read_udp_capacity().unwrap_or(0);
         status.lost_records = self.records.count_lost();
         status.proxied.clone_from(self.obstacles.list_reasons());
@@ -527,7 +441,7 @@ impl Engine {
         let mut open = 0;
         let counted = self
             .forwarder
-            .visit_connections(|one| open += usize::from(one.is_open()));
+            .visit_connections(|one| open += usize::from(one.is_open() && !one.is_copied()));
         let counted = counted.and(
             self.forwarder
                 .visit_udp_sessions(|one| open += usize::from(one.is_open())),
@@ -541,16 +455,5 @@ impl Engine {
         if let Err(error) = ended.and(counted).and_then(|()| self.forwarder.detach()) {
             warn!("cannot end forwarding in the kernel: {error}");
         }
-    }
-}
-
-/// Notes a connection of the table, if it is open.
-fn note_connection(connection: &Connection, note: &mut impl FnMut(Seen)) {
-    if connection.is_open() {
-        note(Seen {
-            key: (connection.pair, connection.began_ns),
-            seat: connection.seat,
-            is_answered: connection.is_answered(),
-        });
     }
 }

@@ -8,6 +8,9 @@
 #![cfg_attr(not(test), deny(clippy::indexing_slicing))]
 
 #[cfg(feature = "bpf")]
+mod copies;
+mod copy_status;
+#[cfg(feature = "bpf")]
 mod decisions;
 #[cfg(feature = "bpf")]
 mod engine;
@@ -32,6 +35,8 @@ mod rule_counts;
 mod status;
 mod subsystem;
 #[cfg(feature = "bpf")]
+mod sweep;
+#[cfg(feature = "bpf")]
 mod terms;
 #[cfg(feature = "bpf")]
 mod tickets;
@@ -40,5 +45,6 @@ mod udp;
 #[cfg(feature = "bpf")]
 mod xdp;
 
+pub use copy_status::CopyStatus;
 pub use status::{ForwardStatus, ForwardedMember, ForwardedRule};
 pub use subsystem::Forwarding;

@@ -1,5 +1,6 @@
 //! A process without the program in the kernel.
 
+use evenkeel_manager::copy_queues::CopyQueues;
 use evenkeel_net::Clock;
 use evenkeel_proxy::access::AccessLog;
 use evenkeel_proxy::udp::client_sessions::ClientSessions;
@@ -23,6 +24,9 @@ impl Engine {
 
     /// Does nothing.
     pub(crate) fn set_xdp_interfaces(&mut self, _names: &[String]) {}
+
+    /// Does nothing.
+    pub(crate) fn set_copies(&mut self, _queues: Option<&CopyQueues>) {}
 
     /// Does nothing.
     pub(crate) fn set_log(&mut self, _log: Option<AccessLog>) {}

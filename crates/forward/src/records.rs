@@ -123,7 +123,7 @@ impl Records {
         }
         let key = (event.pair, event.began_ns);
         match event.step {
-            Step::Begin => {
+            Step::Begin | Step::Adopt => {
                 let Some(target) = find_target() else {
                     return;
                 };

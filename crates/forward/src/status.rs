@@ -6,6 +6,8 @@ use evenkeel_manager::status::InterfaceStatus;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::copy_status::CopyStatus;
+
 /// Forwarding in the kernel, as the admin API shows it.
 #[derive(Clone, Debug, Default, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct ForwardStatus {
@@ -29,6 +31,8 @@ pub struct ForwardStatus {
     pub sessions: usize,
     /// Number of sessions that the kernel's table has room for.
     pub session_table_size: u32,
+    /// Copies of connections in the fleet; `null` without `copy_to_fleet`.
+    pub copies: Option<CopyStatus>,
     /// Number of connections without a record in the access log, as the log's writer was too slow, or the kernel had no
     /// room for an event.
     pub lost_records: u64,

@@ -5,6 +5,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use evenkeel_config::KernelForwarding;
+use evenkeel_manager::copy_queues::CopyQueues;
 use evenkeel_manager::endpoint::Endpoint;
 use evenkeel_manager::exposition::{Exposition, Type};
 use evenkeel_manager::handover::Handover;
@@ -18,6 +19,7 @@ use evenkeel_proxy::udp::client_sessions::ClientSessions;
 use parking_lot::{Condvar, Mutex};
 use tracing::{info, warn};
 
+use crate::copy_status;
 use crate::engine::Engine;
 use crate::plan::{PlannedRule, plan_rules};
 use crate::status::{ForwardStatus, ForwardedMember, ForwardedRule};
@@ -48,6 +50,8 @@ struct Inner {
     status: Mutex<ForwardStatus>,
     /// Clients whose sessions of UDP the proxy has.
     sessions: ClientSessions,
+    /// Queues of copies of connections, for the fleet.
+    copies: CopyQueues,
 }
 
 #[derive(Debug, Default)]
@@ -55,6 +59,8 @@ struct State {
     rules: Vec<PlannedRule>,
     /// Interfaces for native XDP.
     xdp_interfaces: Vec<String>,
+    /// True if connections are copied to the fleet.
+    copies_to_fleet: bool,
     mode: Mode,
     /// True while the thread runs.
     is_running: bool,
@@ -87,8 +93,14 @@ impl Forwarding {
                 changed: Condvar::new(),
                 status: Mutex::default(),
                 sessions,
+                copies: CopyQueues::default(),
             }),
         }
+    }
+
+    /// Returns the queues of copies of connections, for the fleet.
+    pub fn copy_queues(&self) -> CopyQueues {
+        self.inner.copies.clone()
     }
 
     /// Sets the access log that gets records of the kernel's connections from now on.
@@ -236,6 +248,7 @@ impl Thread {
         let state = self.inner.state.lock();
         if let Some(engine) = &mut self.engine {
             engine.set_xdp_interfaces(&state.xdp_interfaces);
+            engine.set_copies(state.copies_to_fleet.then_some(&self.inner.copies));
         }
         if let Some(engine) = &mut self.engine
             && self.log_changes != Some(state.log_changes)
@@ -290,10 +303,12 @@ impl Subsystem for Forwarding {
         }
         let settings = next.section::<KernelForwarding>();
         let xdp_interfaces = settings.map_or_else(Vec::new, |all| all.xdp_interfaces.clone());
+        let copies_to_fleet = settings.is_some_and(|all| all.copy_to_fleet);
         let inner = Arc::clone(&self.inner);
         Ok(Box::new(move || {
             let mut state = inner.state.lock();
             (state.rules, state.xdp_interfaces) = (rules, xdp_interfaces);
+            state.copies_to_fleet = copies_to_fleet;
             drop(state);
             inner.changed.notify_all();
         }))
@@ -352,6 +367,7 @@ impl Subsystem for Forwarding {
             "Connections of the kernel that have ended without a record in the access log.",
         );
         out.add_sample(&[], status.lost_records as f64);
+        copy_status::write_families(out, status.copies.as_ref());
         let mut rule_family = |name, kind, help, read: fn(&ForwardedRule) -> u64| {
             out.begin_family(name, kind, help);
             for rule in &status.rule_counts {

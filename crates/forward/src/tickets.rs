@@ -26,6 +26,8 @@ struct Held {
     seat: u32,
     /// `None` if the member was at its limit, or is no longer in the group.
     ticket: Option<Ticket>,
+    /// True if another balancer has seen the answer.
+    is_answered: bool,
     /// Number of the last look that has seen the connection.
     look: u32,
 }
@@ -52,6 +54,8 @@ pub(crate) struct Tickets {
     /// Open, unanswered connections without a ticket: the process before has got their events, or there was no place for
     /// an event.
     unknown: Vec<(Key, u32)>,
+    /// Adopted connections that the look has found answered.
+    adopted: Vec<Key>,
 }
 
 impl Tickets {
@@ -70,6 +74,7 @@ impl Tickets {
         let held = Held {
             seat,
             ticket,
+            is_answered: false,
             look: self.look,
         };
         if let Some(twin) = self.held.insert(key, held) {
@@ -77,31 +82,61 @@ impl Tickets {
         }
     }
 
+    /// Counts a connection that another balancer has begun, as packets come here now. The ticket stays until a look at the
+    /// tables has seen whether the member has answered.
+    pub(crate) fn adopt(
+        &mut self,
+        homes: &mut Homes,
+        key: Key,
+        seat: u32,
+        began: Instant,
+        at: Instant,
+    ) {
+        self.hold(homes, key, seat, began);
+        if let Some(held) = self.held.get_mut(&key) {
+            held.is_answered = true;
+            if let Some(ticket) = &mut held.ticket {
+                ticket.record_acceptance(at);
+            }
+        }
+    }
+
     /// Notes the member's answer.
     pub(crate) fn record_answer(&mut self, homes: &mut Homes, key: &Key, at: Instant) {
-        self.record(homes, key, |ticket| {
+        self.record_since_look(homes, key, |ticket| {
             ticket.record_response(Outcome::Success, at);
         });
     }
 
     /// Notes that the member has accepted a connection whose answers nobody sees.
     pub(crate) fn record_acceptance(&mut self, homes: &mut Homes, key: &Key, at: Instant) {
-        self.record(homes, key, |ticket| ticket.record_acceptance(at));
+        self.record_since_look(homes, key, |ticket| ticket.record_acceptance(at));
     }
 
-    fn record(&mut self, homes: &mut Homes, key: &Key, note: impl FnOnce(&mut Ticket)) {
+    fn record_since_look(&mut self, homes: &mut Homes, key: &Key, note: impl FnOnce(&mut Ticket)) {
+        let seat = self.held.get(key).map(|held| held.seat);
+        if self.record(homes, key, note)
+            && let Some(home) = seat.and_then(|seat| homes.get_mut(&seat))
+        {
+            home.answers += 1;
+        }
+    }
+
+    /// Notes something in the ticket, which is a number from then on. Returns true if it is.
+    fn record(&mut self, homes: &mut Homes, key: &Key, note: impl FnOnce(&mut Ticket)) -> bool {
         let Some(held) = self.held.get_mut(key) else {
-            return;
+            return false;
         };
         let (ticket, home) = (held.ticket.take(), homes.get_mut(&held.seat));
         if let (Some(mut ticket), Some(home)) = (ticket, home) {
             note(&mut ticket);
             held.ticket = home.answered.add(ticket);
             if held.ticket.is_none() {
-                home.answers += 1;
                 self.held.remove(key);
+                return true;
             }
         }
+        false
     }
 
     /// Ends a connection of `seat`.
@@ -109,10 +144,17 @@ impl Tickets {
         match self.held.remove(key) {
             Some(held) => {
                 let outcome = match end {
-                    End::Unreachable | End::Refused => Outcome::Failure,
+                    End::Unreachable => Outcome::Failure,
+                    _ if held.is_answered => Outcome::Success,
+                    End::Refused => Outcome::Failure,
                     End::Reset | End::Silent => Outcome::Error,
                     End::Closed | End::ClientReset => Outcome::Cancelled,
                 };
+                if held.is_answered
+                    && let Some(home) = homes.get_mut(&held.seat)
+                {
+                    home.ends += 1;
+                }
                 finish(homes, held, outcome, at);
             }
             None => {
@@ -146,10 +188,21 @@ impl Tickets {
     pub(crate) fn note(&mut self, seen: Seen) {
         *self.open.entry(seen.seat).or_default() += 1;
         match self.held.get_mut(&seen.key) {
-            Some(held) => held.look = self.look,
+            Some(held) => {
+                held.look = self.look;
+                if held.is_answered && seen.is_answered && held.ticket.is_some() {
+                    *self.answered.entry(seen.seat).or_default() += 1;
+                    self.adopted.push(seen.key);
+                }
+            }
             None if seen.is_answered => *self.answered.entry(seen.seat).or_default() += 1,
             None => self.unknown.push((seen.key, seen.seat)),
         }
+    }
+
+    /// Notes a copy of another balancer's connection: it counts nowhere, and needs the seat.
+    pub(crate) fn note_copy(&mut self, seat: u32) {
+        self.open.entry(seat).or_default();
     }
 
     /// Returns the unanswered connections that have no ticket.
@@ -166,6 +219,10 @@ impl Tickets {
         }
         if self.held.capacity() > MANY && self.held.capacity() / 4 > self.held.len() {
             self.held.shrink_to(2 * self.held.len());
+        }
+        for key in std::mem::take(&mut self.adopted) {
+            // The connection may have ended since.
+            self.record(homes, &key, |_| ());
         }
         let is_first = look == 1;
         for (seat, home) in homes {

@@ -22,6 +22,7 @@ use evenkeel_core::time::Instant;
 use evenkeel_wire::reporting::keys::Keys;
 
 use crate::board::Board;
+use crate::copies::Copies;
 use crate::ejection::Ejections;
 use crate::group::Group;
 use crate::id::Id;
@@ -120,6 +121,7 @@ pub struct Fleet {
     /// Locations whose number of requests in flight is told, by group.
     pub(crate) flights: BTreeMap<u64, Vec<u64>>,
     pub(crate) readings: Readings,
+    pub(crate) copies: Copies,
     pub(crate) digest: u32,
     /// True if it is to be worked out again which balancer owns which group.
     pub(crate) dirty: bool,
@@ -185,6 +187,7 @@ impl Fleet {
             taught: ServiceTimes::new(),
             flights: BTreeMap::new(),
             readings: Readings::default(),
+            copies: Copies::default(),
             digest: 0,
             dirty: false,
             ready: false,

@@ -14,6 +14,7 @@
 //! | `group`, `peer` | state that a balancer keeps of a group, and of another balancer |
 //! | [`ejection`], `ejections` | members that balancers have ejected |
 //! | [`reading`], [`readings`] | loads that one balancer reads for all |
+//! | `copies` | copies of connections that kernels forward: carried, and not read |
 //! | `service`, `flight` | times that requests take at members, and numbers of requests in flight |
 //! | `board`, [`note`] | notes, and the copies that others have of them |
 //! | [`seal`], [`message`] | datagrams |
@@ -27,6 +28,7 @@
 #![cfg_attr(not(test), deny(clippy::indexing_slicing))]
 
 mod board;
+mod copies;
 pub mod ejection;
 mod ejections;
 pub mod fleet;

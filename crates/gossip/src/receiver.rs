@@ -122,6 +122,10 @@ impl Fleet {
                 self.hear_loads(from, body, header.count, now)?;
                 Some(Outcome::Taken)
             }
+            Kind::Copies => {
+                self.keep_copies(from, body);
+                Some(Outcome::Taken)
+            }
             Kind::Relay => {
                 let (to, inner) = relayed(body)?;
                 let is_ours = self.peers.get(&to).is_some_and(|peer| peer.active);

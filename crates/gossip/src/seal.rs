@@ -45,6 +45,8 @@ pub enum Kind {
     Relayed = 6,
     /// Loads that the sender has read of back-ends, for balancers that do not ask them.
     Loads = 7,
+    /// Copies of connections that the sender's kernel forwards.
+    Copies = 8,
 }
 
 /// Header with which every datagram begins, after magic and version.

@@ -1022,3 +1022,49 @@ fn where_the_network_is_cut_each_side_has_a_reader() {
     }
     assert_eq!(here, 2, "one on each side");
 }
+
+#[test]
+fn copies_of_connections_reach_balancers_once_and_only_from_balancers() {
+    let mut net = Net::new(3, 31);
+    net.run(secs(3));
+    // The network may turn datagrams round.
+    let bodies = |net: &mut Net, number: usize| {
+        let mut all = net.fleet(number).take_copies().0;
+        all.sort();
+        all
+    };
+    net.records = true;
+    net.fleet(0).send_copies(None, b"all");
+    net.fleet(0).send_copies(Some(address(1)), b"one");
+    net.fleet(0).send_copies(Some(address(7)), b"nobody");
+    net.fleet(0).send_copies(None, &[0; Fleet::MAX_COPIES + 1]);
+    net.run(secs(1));
+    let from = address(0);
+    let all = (from, b"all".to_vec());
+    assert_eq!(bodies(&mut net, 1), [all.clone(), (from, b"one".to_vec())]);
+    assert_eq!(bodies(&mut net, 2), [all]);
+    // Somebody sends again what was seen, or has another key.
+    let recorded = std::mem::take(&mut net.recorded);
+    for (to, datagram) in &recorded {
+        net.deliver(*to, datagram);
+        let mut forged = datagram.clone();
+        let last = forged.len() - 20;
+        forged[last] ^= 1;
+        net.deliver(*to, &forged);
+    }
+    for number in 0..3 {
+        assert_eq!(bodies(&mut net, number), []);
+    }
+    // The longest body fits into a datagram.
+    net.fleet(0)
+        .send_copies(Some(address(1)), &[7; Fleet::MAX_COPIES]);
+    net.run(secs(1));
+    assert_eq!(bodies(&mut net, 1).len(), 1);
+    // What nobody takes is bounded.
+    for _ in 0..100 {
+        (0..50).for_each(|_| net.fleet(0).send_copies(Some(address(1)), b"x"));
+        net.run(ms(5));
+    }
+    let (kept, lost) = net.fleet(1).take_copies();
+    assert_eq!((kept.len(), lost), (4096, 5000 - 4096));
+}

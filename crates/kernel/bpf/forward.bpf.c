@@ -58,9 +58,13 @@ enum evk_flag {
 	CONFIRMED = 32, /* the client has acknowledged the acceptance: its address is not forged */
 	DIRECT = 64, /* the member has the listener's address, and answers the client without the balancer */
 	TUNNEL = 128, /* the same, behind a tunnel */
+	COPIED = 1 << 16, /* copy of another balancer's connection, of which no packet has come here: counted nowhere */
+	LOOSE_CLIENT = 1 << 17, /* copy: the client's numbers are old, until a packet of the client says them */
+	LOOSE_MEMBER = 1 << 18, /* the same for the member's numbers */
 };
 
-enum evk_event_kind { EVENT_BEGIN = 1, EVENT_ANSWER, EVENT_END, EVENT_ACCEPT, EVENT_CONFIRM };
+enum evk_event_kind { EVENT_BEGIN = 1, EVENT_ANSWER, EVENT_END, EVENT_ACCEPT, EVENT_CONFIRM,
+		      EVENT_ADOPT = 16 };
 
 /* The last two are of UDP: no answer in time, and an error of ICMP. */
 enum evk_end { END_CLOSED, END_REFUSED, END_RESET, END_CLIENT_RESET, END_SILENT, END_UNREACHABLE };
@@ -414,7 +418,7 @@ static __always_inline struct evk_listener_counts *find_listener_counts(const st
 static __always_inline int end_connection(const struct evk_address *client,
 					  struct evk_connection *connection, __u16 end, __u64 now)
 {
-	if (__sync_fetch_and_or(&connection->flags, CLOSED) & CLOSED)
+	if (__sync_fetch_and_or(&connection->flags, CLOSED) & (CLOSED | COPIED))
 		return 0;
 	__u32 seat = connection->seat;
 	struct evk_counts *counts = bpf_map_lookup_elem(&evk_counts, &seat);
@@ -1541,6 +1545,8 @@ static __always_inline void follow_direct(const struct headers *head, const stru
 		end_connection(client, connection, END_CLOSED, now);
 }
 
+#include "copies.bpf.h"
+
 static __always_inline int to_member(struct __sk_buff *skb, const struct headers *head,
 				     const struct evk_address *client,
 				     struct evk_connection *connection, __u64 now)
@@ -1572,6 +1578,8 @@ static __always_inline int to_member(struct __sk_buff *skb, const struct headers
 		return drop();
 	connection->seen = coarse(now);
 	__sync_fetch_and_add(&connection->bytes_in, head->payload);
+	if (connection->flags & (COPIED | LOOSE_CLIENT))
+		take_over(head, client, connection, LOOSE_CLIENT, now);
 	struct evk_side *side = &connection->client_side, *other = &connection->member_side;
 	if (head->rst) {
 		if (connection->flags & ESTABLISHED && !is_direct ? is_valid_reset(head, side, other) :
@@ -1638,6 +1646,8 @@ static __always_inline int to_client(struct __sk_buff *skb, const struct headers
 		return drop();
 	connection->seen = coarse(now);
 	__sync_fetch_and_add(&connection->bytes_out, head->payload);
+	if (connection->flags & (COPIED | LOOSE_MEMBER))
+		take_over(head, client, connection, LOOSE_MEMBER, now);
 	__u32 flags = connection->flags;
 	struct evk_counts *counts = bpf_map_lookup_elem(&evk_counts, &seat);
 	__u64 took = now - connection->began_ns;

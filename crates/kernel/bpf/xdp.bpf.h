@@ -93,7 +93,8 @@ static __always_inline int is_in_middle(const struct evk_connection *connection,
 					int is_of_client)
 {
 	__u32 flags = connection->flags;
-	if ((flags & (ESTABLISHED | CONFIRMED | CLOSED)) != (ESTABLISHED | CONFIRMED))
+	__u32 of_copies = COPIED | LOOSE_CLIENT | LOOSE_MEMBER;
+	if ((flags & (ESTABLISHED | CONFIRMED | CLOSED | of_copies)) != (ESTABLISHED | CONFIRMED))
 		return 0;
 	return is_of_client || !head->payload || flags & ANSWERED;
 }

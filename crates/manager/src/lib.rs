@@ -12,6 +12,7 @@ pub mod chooser;
 pub use evenkeel_config as config;
 pub use evenkeel_control::opinion;
 mod control;
+pub mod copy_queues;
 pub mod cors;
 pub mod counts;
 mod dns;

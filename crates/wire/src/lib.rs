@@ -8,6 +8,7 @@
 //! | [`orca`] | servers, in their responses or over gRPC |
 //! | [`client_hello`] | clients that speak TLS, in their first message |
 //! | [`proxy_protocol`] | proxies in front, before a client's first byte |
+//! | [`connection_copies`] | balancers of a fleet, about connections that their kernels forward |
 //! | [`quic`] | clients and servers of QUIC: connection ids |
 //! | [`exposition`] | servers that show their metrics as Prometheus reads them |
 //! | [`ftp`] | clients and servers of FTP, on the control connection |
@@ -23,6 +24,7 @@
 
 pub mod agent_check;
 pub mod client_hello;
+pub mod connection_copies;
 pub mod exposition;
 pub mod ftp;
 pub mod input;

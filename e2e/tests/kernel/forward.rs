@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used)] // Helpers of tests fail by panicking.
 
+mod copies;
 mod direct;
 mod nat;
 mod rows;

@@ -18,6 +18,11 @@ section! {
         /// [kernel-forwarding.md](kernel-forwarding.md#native-xdp). If an interface cannot do native XDP, tc forwards
         /// there, and `evenkeel ctl status` says why.
         xdp_interfaces: Vec<String> [Text(INTERFACE)] = Vec::new(); r#"["eth0", "eth1"]"#,
+        /// If true, the balancers of your [fleet](fleet.md) copy the connections in their kernels to each other. If you
+        /// move the address of a rule to another balancer, or if your balancer dies, the other balancer continues the
+        /// open connections. Set `true` on all balancers. See
+        /// [kernel-forwarding.md](kernel-forwarding.md#active-and-standby).
+        copy_to_fleet: bool = false; "true",
     }
 }
 
@@ -36,11 +41,18 @@ pub(crate) fn read(
     report: &mut Report<'_>,
 ) -> KernelForwarding {
     let mut forwarding = KernelForwarding::default();
+    let has_fleet = top.has_key("fleet");
     if let Some(mut table) = top.read_table("kernel_forwarding", report) {
         table.read(KERNEL_FORWARDING, &mut forwarding, report);
         let is_kernel = |rule: &Rule| rule.forward == Forward::Kernel;
-        if !forwarding.xdp_interfaces.is_empty() && !rules.iter().any(is_kernel) {
+        let has_settings = !forwarding.xdp_interfaces.is_empty() || forwarding.copy_to_fleet;
+        if has_settings && !rules.iter().any(is_kernel) {
             table.report_warning("has no effect: no rule has `forward = \"kernel\"`", report);
+        }
+        if forwarding.copy_to_fleet && !has_fleet {
+            let what =
+                "`copy_to_fleet` has no effect without [fleet]: no other balancer gets copies";
+            table.report_warning(what, report);
         }
         table.report_unread(report);
     }
@@ -94,5 +106,17 @@ mod tests {
         let text = format!("{RULE}[kernel_forwarding]\nxdp_interfaces = [\"eth0\"]\n");
         let warnings = parse("x", &text).unwrap().warnings;
         assert_eq!(warnings.len(), 1, "{warnings:?}");
+    }
+
+    #[test]
+    fn copies_need_a_fleet() {
+        let text =
+            format!("{RULE}forward = \"kernel\"\n[kernel_forwarding]\ncopy_to_fleet = true\n");
+        let warnings = parse("x", &text).unwrap().warnings;
+        assert!(warnings[0].to_string().contains("[fleet]"), "{warnings:?}");
+        let fleet = "[fleet]\nlisten = \"127.0.0.1:9910\"\nkey_file = \"k\"\n";
+        let config = parse("x", &(text + fleet)).unwrap();
+        assert_eq!(config.warnings, []);
+        assert!(config.kernel_forwarding.copy_to_fleet);
     }
 }

@@ -162,3 +162,32 @@ fn s41_events_while_the_tables_are_read_change_no_count() {
         assert_eq!(counts(&homes, &tickets), (4, 4, 0));
     }
 }
+
+#[test]
+fn s41_connections_of_another_balancer_are_numbers_once_a_look_has_seen_the_answer() {
+    let (mut homes, mut tickets) = (open_homes(None), Tickets::default());
+    for port in 1..=3 {
+        tickets.adopt(&mut homes, key(port), SEAT, at(0), at(1));
+    }
+    assert_eq!(counts(&homes, &tickets), (3, 3, 3));
+    for _ in 0..3 {
+        look(
+            &mut tickets,
+            &mut homes,
+            &[(1, true), (2, false), (3, true)],
+        );
+        tickets.end_look(&mut homes, at(2));
+        assert_eq!(counts(&homes, &tickets), (3, 3, 1));
+    }
+    tickets.record_answer(&mut homes, &key(2), at(3));
+    assert_eq!(counts(&homes, &tickets), (3, 3, 0));
+    // A copy of which no packet has come counts nowhere, and keeps the seat.
+    look(&mut tickets, &mut homes, &[(1, true), (2, true), (3, true)]);
+    tickets.note_copy(SEAT + 1);
+    tickets.end_look(&mut homes, at(4));
+    assert_eq!(tickets.open().get(&(SEAT + 1)), Some(&0));
+    for port in 1..=3 {
+        tickets.end(&mut homes, &key(port), SEAT, End::Closed, at(5));
+    }
+    assert_eq!(counts(&homes, &tickets), (0, 0, 0));
+}

@@ -47,15 +47,15 @@ impl Reader<'_> {
         u8::from_ne_bytes(self.take())
     }
 
-    fn u16(&mut self) -> u16 {
+    pub(super) fn u16(&mut self) -> u16 {
         u16::from_ne_bytes(self.take())
     }
 
-    fn ip(&mut self) -> IpAddr {
+    pub(super) fn ip(&mut self) -> IpAddr {
         Ipv6Addr::from(self.take::<16>()).to_canonical()
     }
 
-    fn port(&mut self) -> u16 {
+    pub(super) fn port(&mut self) -> u16 {
         u16::from_be_bytes(self.take())
     }
 
@@ -152,10 +152,12 @@ impl Pair {
 
 /// Flags of a connection.
 pub(super) const ESTABLISHED: u32 = 1;
-const ANSWERED: u32 = 2;
+pub(super) const ANSWERED: u32 = 2;
 const CLOSED: u32 = 16;
-const CONFIRMED: u32 = 32;
+pub(super) const CONFIRMED: u32 = 32;
 const DIRECT: u32 = 64;
+/// Flag of a copy of another balancer's connection.
+pub(super) const COPIED: u32 = 1 << 16;
 
 /// Beginning of a connection in the table, which is the same in all versions of the maps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -312,6 +314,11 @@ impl Connection {
         self.age.has_flag(needed)
     }
 
+    /// True if the connection is a copy of another balancer's, of which no packet has come here.
+    pub fn is_copied(&self) -> bool {
+        self.age.has_flag(COPIED)
+    }
+
     /// True if the client has acknowledged the member's acceptance.
     pub fn is_confirmed(&self) -> bool {
         self.age.flags & CONFIRMED != 0
@@ -379,6 +386,8 @@ pub enum Step {
     Confirm,
     /// The member's first byte is here.
     Answer,
+    /// The first packet of a connection has come here that another balancer had before.
+    Adopt,
     /// The connection is over.
     End(End),
 }
@@ -422,6 +431,7 @@ impl Event {
             (3, 5) => Step::End(End::Unreachable),
             (4, _) => Step::Accept,
             (5, _) => Step::Confirm,
+            (16, _) => Step::Adopt,
             _ => return None,
         };
         Some(Event {

@@ -4,6 +4,7 @@
 //! [`Event`]s, and removes connections that are over. Maps are pinned, and the filters on interfaces hold
 //! the program, so connections continue while no process runs. The next process finds the maps.
 
+mod copies;
 mod detach;
 mod layout;
 mod nat;
@@ -35,6 +36,7 @@ use libbpf_rs::{
 use nix::ifaddrs::getifaddrs;
 use nix::net::if_::InterfaceFlags;
 
+pub use self::copies::{CopyEnd, CopyResult, Entry, TableCopy, list_addresses};
 pub use self::detach::{Detachment, Removed};
 use self::layout::{Age, SourceLimit};
 use self::layout::{CONNECTIONS_PER_SESSION, UDP_PINNED, UDP_SIZED};

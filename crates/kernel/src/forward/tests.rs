@@ -11,6 +11,7 @@ use super::place::LAYOUT;
 use super::*;
 use crate::testing::report_skipped;
 
+mod copies;
 mod decisions;
 mod direct;
 mod errors;

@@ -316,3 +316,25 @@ fn s41_clients_are_told_of_packets_that_are_too_large_for_the_tunnel() {
         assert_eq!(read_outcome(forwarder, "icmp_error"), before + 1);
     });
 }
+
+#[test]
+fn s41_copied_connections_continue_through_the_tunnel() {
+    run_families(|forwarder, interface, family| {
+        serve_tunnels(forwarder, family, false);
+        let begun = pass(forwarder, interface, &packet(family, 5000, SYN));
+        pass(forwarder, interface, &packet(family, 5000, ACK));
+        let mut copies = Vec::new();
+        let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+        let now_ns = Duration::try_from(now).unwrap().as_nanos() as u64;
+        let visit = |_, entry: Entry<'_>| copies.push(entry.copy(now_ns));
+        forwarder.visit_entries(visit).unwrap();
+        let [copy] = &mut copies[..] else {
+            panic!("{copies:?}");
+        };
+        // As another balancer would send one of another client.
+        copy.client.set_port(5001);
+        assert_eq!(forwarder.write_copy(copy).unwrap(), CopyResult::Written);
+        let next = pass(forwarder, interface, &packet(family, 5001, ACK));
+        assert_eq!(next.to, begun.to);
+    });
+}

@@ -1,0 +1,206 @@
+//! Copies that come in, and go into the program's table.
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use evenkeel_config::ReturnPath;
+use evenkeel_core::time::Instant;
+use evenkeel_kernel::bpf::BpfError;
+use evenkeel_kernel::forward::{CopyEnd, CopyResult, Pair};
+use evenkeel_manager::copy_queues::CopyQueues;
+use evenkeel_net::clock::monotonic_nanos;
+use evenkeel_net::random_bytes;
+use evenkeel_wire::connection_copies::{ConnectionCopy, ConnectionEnd, CopyMessage};
+
+use super::received::{CopyOutcome, read_copy};
+use super::{Copies, MAX_LATE_ENDS, MOVED};
+use crate::engine::Engine;
+use crate::plan::PlannedRule;
+use crate::terms::hash_name;
+use crate::tickets::Key;
+
+/// Messages that are read in a round of the thread: the others wait for the next round.
+const MESSAGES: usize = 256;
+
+/// Part of the table that stays free of copies, for new connections of this balancer: one in so many places.
+const FREE_PART: usize = 16;
+
+/// Rules by their listening addresses: the number that stands for the group, and the way of answers.
+type Rules = HashMap<SocketAddr, (u64, ReturnPath)>;
+
+fn list_rules(rules: &[PlannedRule]) -> Rules {
+    let tcp = rules.iter().filter(|rule| rule.udp.is_none());
+    tcp.flat_map(|rule| {
+        let group = rule.group.current.load();
+        let found = (hash_name(group.name()), rule.return_path);
+        rule.listeners.iter().map(move |at| (*at, found))
+    })
+    .collect()
+}
+
+/// True if a rule with this way of answers has such connections.
+fn is_on_path(copy: &ConnectionCopy, path: ReturnPath) -> bool {
+    match path {
+        ReturnPath::Route => copy.source.is_none() && !copy.is_direct,
+        ReturnPath::Nat => copy.source.is_some(),
+        ReturnPath::Direct | ReturnPath::Tunnel => copy.is_direct,
+    }
+}
+
+impl Engine {
+    /// Takes in what others have sent, and sends what is due.
+    pub(crate) fn exchange_copies(
+        &mut self,
+        rules: &[PlannedRule],
+        now: Instant,
+    ) -> Result<(), BpfError> {
+        // The copies are put back, also after an error.
+        let Some(mut copies) = self.copies.take() else {
+            return Ok(());
+        };
+        let taken = self.take_copies(&mut copies, rules, now);
+        copies.ask(now);
+        copies.send(now, monotonic_nanos());
+        self.copies = Some(copies);
+        taken
+    }
+
+    fn take_copies(
+        &mut self,
+        copies: &mut Copies,
+        rules: &[PlannedRule],
+        now: Instant,
+    ) -> Result<(), BpfError> {
+        self.take_late_ends(copies, now)?;
+        let bodies = copies.queues.take_received(MESSAGES);
+        if bodies.is_empty() {
+            return Ok(());
+        }
+        let rules = list_rules(rules);
+        let capacity = self.forwarder.read_capacity()? as usize;
+        let room = capacity - capacity / FREE_PART;
+        for (from, body) in bodies {
+            match CopyMessage::decode(&body) {
+                None => copies.received.count(CopyOutcome::Malformed),
+                Some(CopyMessage::Request { session }) => copies.note_request(from, session, now),
+                Some(CopyMessage::RoundEnd { round }) => copies.received.note_round(from, round),
+                Some(CopyMessage::Ends(ends)) => {
+                    for end in ends {
+                        self.end_copy(copies, &end, now, false)?;
+                    }
+                }
+                Some(CopyMessage::Copies { round, connections }) => {
+                    for copy in connections {
+                        let is_full = self.connections + copies.received.count_written() >= room;
+                        let outcome = self.take_copy(&copy, &rules, is_full)?;
+                        copies.received.count(outcome);
+                        match outcome {
+                            CopyOutcome::Written | CopyOutcome::Updated => {
+                                copies.received.note_copy(copy.client, from, round);
+                            }
+                            CopyOutcome::Yielded => {
+                                copies.untold_ends.insert(Pair {
+                                    member: copy.member,
+                                    client: copy.client,
+                                });
+                                copies.received.note_copy(copy.client, from, round);
+                            }
+                            _ => {}
+                        }
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Counts a connection of another balancer at its member, as packets come here now.
+    pub(crate) fn adopt(&mut self, key: Key, seat: u32, at: Instant) {
+        // The connection's latencies are the other balancer's.
+        let began = self.instant(key.1);
+        let (tickets, homes) = (&mut self.tickets, &mut self.homes);
+        tickets.adopt(homes, key, seat, began, at);
+        if let Some(copies) = &mut self.copies {
+            copies.note_adoption(key.0.client, monotonic_nanos());
+        }
+    }
+
+    /// Sets the queues for copies in a fleet; `None` ends copies.
+    pub(crate) fn set_copies(&mut self, queues: Option<&CopyQueues>) {
+        match queues {
+            None => self.copies = None,
+            Some(_) if self.copies.is_some() => {}
+            Some(queues) => {
+                let session = random_bytes().map_or(0, u64::from_ne_bytes);
+                let day = SystemTime::now().duration_since(UNIX_EPOCH);
+                let unix_ms = day.map_or(1, |day| day.as_millis() as u64);
+                self.copies = Some(Copies::new(queues.clone(), session, unix_ms));
+            }
+        }
+    }
+
+    /// Ends a connection that has ended at another balancer.
+    fn end_copy(
+        &self,
+        copies: &mut Copies,
+        end: &ConnectionEnd,
+        ended: Instant,
+        is_late: bool,
+    ) -> Result<(), BpfError> {
+        let result = self
+            .forwarder
+            .end_copy(end.client, end.listener, end.member)?;
+        match result {
+            CopyEnd::Ended => {
+                copies.untold_ends.insert(Pair {
+                    member: end.member,
+                    client: end.client,
+                });
+            }
+            // The address has moved just now, or the client has begun another connection.
+            CopyEnd::Fresh if !is_late && copies.late_ends.len() < MAX_LATE_ENDS => {
+                copies.late_ends.push_back((*end, ended));
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Ends connections that have ended at another balancer a while ago.
+    fn take_late_ends(&self, copies: &mut Copies, now: Instant) -> Result<(), BpfError> {
+        while let Some((end, ended)) = copies.late_ends.front().copied()
+            && now.since(ended) >= MOVED
+        {
+            copies.late_ends.pop_front();
+            self.end_copy(copies, &end, ended, true)?;
+        }
+        Ok(())
+    }
+
+    /// Writes a copy into the table, if a rule and a member of this balancer are the connection's.
+    fn take_copy(
+        &self,
+        copy: &ConnectionCopy,
+        rules: &Rules,
+        is_full: bool,
+    ) -> Result<CopyOutcome, BpfError> {
+        let Some((owner, path)) = rules.get(&copy.listener) else {
+            return Ok(CopyOutcome::NoListener);
+        };
+        if !is_on_path(copy, *path) {
+            return Ok(CopyOutcome::OtherPath);
+        }
+        let seat = self.seats.get(&(*owner, copy.member));
+        let seat = seat.filter(|seat| self.homes.get(seat).is_some_and(|home| home.is_used));
+        let Some(seat) = seat else {
+            return Ok(CopyOutcome::NoMember);
+        };
+        if is_full {
+            return Ok(CopyOutcome::Full);
+        }
+        let copy = read_copy(copy, *seat, monotonic_nanos());
+        let result: CopyResult = self.forwarder.write_copy(&copy)?;
+        Ok(result.into())
+    }
+}

@@ -1,0 +1,163 @@
+//! Copies of others' connections: who has sent each, and what became of it.
+
+use std::collections::{BTreeMap, HashMap};
+use std::net::SocketAddr;
+
+use evenkeel_kernel::forward::{CopyResult, TableCopy};
+use evenkeel_wire::connection_copies::ConnectionCopy;
+
+/// Rounds of the sender that do not name a connection, until its copy is removed: a message may be lost.
+const MISSED_ROUNDS: u64 = 2;
+
+/// Results of copies by their names in metrics, in the order of [`CopyOutcome`].
+const NAMES: [&str; 10] = [
+    "written",
+    "updated",
+    "yielded",
+    "own",
+    "full",
+    "port",
+    "no_listener",
+    "no_member",
+    "other_path",
+    "malformed",
+];
+
+/// Result of a copy, or of a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum CopyOutcome {
+    Written,
+    Updated,
+    Yielded,
+    Own,
+    Full,
+    Port,
+    /// No rule of this balancer that the kernel forwards listens at the address.
+    NoListener,
+    /// The rule's group has no such member.
+    NoMember,
+    /// The rule has another `return_path` here.
+    OtherPath,
+    /// The message is none.
+    Malformed,
+}
+
+impl From<CopyResult> for CopyOutcome {
+    fn from(result: CopyResult) -> Self {
+        match result {
+            CopyResult::Written => CopyOutcome::Written,
+            CopyResult::Updated => CopyOutcome::Updated,
+            CopyResult::Yielded => CopyOutcome::Yielded,
+            CopyResult::Own => CopyOutcome::Own,
+            CopyResult::Full => CopyOutcome::Full,
+            CopyResult::Port => CopyOutcome::Port,
+        }
+    }
+}
+
+/// Origin of a copy in the table.
+#[derive(Clone, Copy, Debug)]
+struct Origin {
+    from: SocketAddr,
+    round: u64,
+    is_seen: bool,
+}
+
+/// Copies that others have sent.
+#[derive(Debug, Default)]
+pub(super) struct Received {
+    /// Origins of the copies in the table, by client.
+    origins: HashMap<SocketAddr, Origin>,
+    /// Number of the last whole round of each sender.
+    rounds: HashMap<SocketAddr, u64>,
+    counts: [u64; NAMES.len()],
+    /// Number of copies that were written since the last sweep.
+    written: usize,
+}
+
+impl Received {
+    /// Counts the result of a copy, or of a message.
+    pub(super) fn count(&mut self, outcome: CopyOutcome) {
+        if let Some(count) = self.counts.get_mut(outcome as usize) {
+            *count += 1;
+        }
+    }
+
+    /// Returns the counts by the names of the results.
+    pub(super) fn list_counts(&self) -> BTreeMap<String, u64> {
+        let named = NAMES.iter().zip(self.counts);
+        named.map(|(name, count)| ((*name).into(), count)).collect()
+    }
+
+    /// Returns the number of copies that were written since the last sweep.
+    pub(super) fn count_written(&self) -> usize {
+        self.written
+    }
+
+    /// Notes that a copy of a sender is in the table.
+    pub(super) fn note_copy(&mut self, client: SocketAddr, from: SocketAddr, round: u64) {
+        let origin = Origin {
+            from,
+            round,
+            is_seen: true,
+        };
+        self.written += usize::from(self.origins.insert(client, origin).is_none());
+    }
+
+    /// Notes that a sender has sent all connections.
+    pub(super) fn note_round(&mut self, from: SocketAddr, round: u64) {
+        let last = self.rounds.entry(from).or_default();
+        *last = round.max(*last);
+    }
+
+    pub(super) fn begin_sweep(&mut self) {
+        self.origins
+            .values_mut()
+            .for_each(|origin| origin.is_seen = false);
+        self.written = 0;
+    }
+
+    /// True if the sender of a copy has sent the others since, twice. A copy whose sender is not known, as this process
+    /// has found the copy in the table, waits for the next message.
+    pub(super) fn is_over(&mut self, client: SocketAddr) -> bool {
+        let Some(origin) = self.origins.get_mut(&client) else {
+            return false;
+        };
+        origin.is_seen = true;
+        let last = self.rounds.get(&origin.from).copied().unwrap_or(0);
+        last >= origin.round.saturating_add(MISSED_ROUNDS)
+    }
+
+    /// Forgets copies that are not in the table any more.
+    pub(super) fn end_sweep(&mut self) {
+        self.origins.retain(|_, origin| origin.is_seen);
+        let senders: std::collections::HashSet<_> =
+            self.origins.values().map(|origin| origin.from).collect();
+        self.rounds.retain(|sender, _| senders.contains(sender));
+    }
+}
+
+/// Returns a copy as the table has it, with the member's seat here.
+pub(super) fn read_copy(copy: &ConnectionCopy, seat: u32, now_ns: u64) -> TableCopy {
+    let find_time = |millis: u32| {
+        let ago = u64::from(millis).saturating_mul(1_000_000);
+        // The connection may be older than this machine.
+        now_ns.saturating_sub(ago).max(1)
+    };
+    TableCopy {
+        client: copy.client,
+        listener: copy.listener,
+        member: copy.member,
+        seat,
+        source: copy.source,
+        is_direct: copy.is_direct,
+        is_answered: copy.is_answered,
+        has_client_fin: copy.has_client_fin,
+        has_member_fin: copy.has_member_fin,
+        client_side: (copy.client_side.next, copy.client_side.acked),
+        member_side: (copy.member_side.next, copy.member_side.acked),
+        shift: copy.shift,
+        began_ns: find_time(copy.age_ms),
+        seen_ns: find_time(copy.silence_ms),
+    }
+}

@@ -1,0 +1,167 @@
+/* Copies of connections that another balancer forwards (src/forward/copies.rs). A copy counts nowhere, until a packet of
+ * the connection comes here: the address has moved, and the connection is this balancer's from then on. */
+
+/* Counts a copy as a connection of this balancer, once. */
+static __attribute__((noinline)) void adopt(const struct evk_address *client, struct evk_connection *connection,
+					    __u64 now)
+{
+	if (!(__sync_fetch_and_and(&connection->flags, ~COPIED) & COPIED))
+		return;
+	__u32 seat = connection->seat;
+	struct evk_counts *counts = bpf_map_lookup_elem(&evk_counts, &seat);
+	if (counts)
+		__sync_fetch_and_add(&counts->in_flight, 1);
+	struct evk_listener_counts *all = find_listener_counts(connection);
+	if (all)
+		__sync_fetch_and_add(&all->open, 1);
+	tell(EVENT_ADOPT, 0, client, connection, now);
+}
+
+/* Takes the numbers of a side from a packet, as those of the copy may be seconds old. Ends must have the numbers that
+ * are known: a stranger must not end a connection by the first packet. */
+static __attribute__((noinline)) void learn(const struct headers *head, struct evk_connection *connection, __u32 loose)
+{
+	int is_client = loose == LOOSE_CLIENT;
+	struct evk_side *side = is_client ? &connection->client_side : &connection->member_side;
+	struct evk_side *other = is_client ? &connection->member_side : &connection->client_side;
+	__u32 other_loose = is_client ? LOOSE_MEMBER : LOOSE_CLIENT;
+	if (!head->ack || head->syn || head->fin || head->rst ||
+	    !(__sync_fetch_and_and(&connection->flags, ~loose) & loose))
+		return;
+	side->next = head->sequence + head->payload;
+	side->acked = head->answered;
+	/* What the other side has sent itself is newer. */
+	__u32 ahead = head->answered - other->next;
+	if (connection->flags & other_loose || ahead < MAX_WINDOW)
+		other->next = head->answered;
+	if (connection->flags & other_loose)
+		other->acked = head->sequence;
+}
+
+/* Takes a connection over with a packet of the client or the member: `loose` is the flag of the side. */
+static __always_inline void take_over(const struct headers *head, const struct evk_address *client,
+				      struct evk_connection *connection, __u32 loose, __u64 now)
+{
+	if (connection->flags & COPIED)
+		adopt(client, connection, now);
+	if (connection->flags & loose)
+		learn(head, connection, loose);
+}
+
+/* Copy as another balancer has sent it. */
+struct evk_copy_order {
+	struct evk_address client;
+	struct evk_connection connection;
+};
+
+enum evk_copy_result {
+	COPY_FAILED,
+	COPY_WRITTEN, /* a new entry */
+	COPY_UPDATED, /* an entry that was a copy */
+	COPY_YIELDED, /* an entry of this balancer, whose packets now pass the other one */
+	COPY_OWN,     /* this balancer has the connection, or another one of the client */
+	COPY_FULL,    /* no place */
+	COPY_PORT,    /* full NAT: the port has a connection of this balancer */
+};
+
+/* Time for which a connection must have been silent here longer than at the other balancer to be the other's. */
+#define YIELD 2000U
+
+/* True if two entries are of one connection. */
+static __always_inline int is_same(const struct evk_connection *a, const struct evk_connection *b)
+{
+	return is_equal(&a->listener, &b->listener) && is_equal(&a->member, &b->member) &&
+	       is_equal(&a->source, &b->source) && a->listener_port == b->listener_port &&
+	       a->member_port == b->member_port && a->source_port == b->source_port;
+}
+
+/* Enters a copy, or what is new of a copy. */
+SEC("syscall")
+int evk_copy(struct evk_copy_order *order)
+{
+	struct evk_address client = order->client;
+	struct evk_connection next = order->connection;
+	struct evk_address at = { .ip = next.listener, .port = next.listener_port };
+	struct evk_listener *listener = bpf_map_lookup_elem(&evk_listeners, &at);
+	/* Tunnels are as here, and not as at the other balancer. */
+	if (listener && listener->way & WAY_TUNNEL && next.flags & DIRECT)
+		next.flags |= TUNNEL;
+	struct evk_nat_pair pair;
+	struct evk_connection *old = bpf_map_lookup_elem(&evk_connections, &client);
+	int result = COPY_WRITTEN;
+	if (old) {
+		int same = is_same(old, &next);
+		if (!(old->flags & COPIED)) {
+			__s32 newer = next.seen - old->seen;
+			if (!same || newer < (__s32)YIELD ||
+			    !end_connection(&client, old, END_CLOSED, bpf_ktime_get_ns()))
+				return COPY_OWN;
+			/* No longer counted: a copy from now on. */
+			old->bytes_in = 0;
+			old->bytes_out = 0;
+			old->flags = next.flags;
+			result = COPY_YIELDED;
+		} else {
+			result = COPY_UPDATED;
+		}
+		if (same) {
+			__sync_fetch_and_or(&old->flags, next.flags & (ANSWERED | CLIENT_FIN | MEMBER_FIN));
+			old->client_side = next.client_side;
+			old->member_side = next.member_side;
+			old->seat = next.seat;
+			old->shift = next.shift;
+			old->seen = next.seen;
+			return result;
+		}
+		/* The client has used the port again. */
+		fill_pair(&pair, old);
+		bpf_map_delete_elem(&evk_connections, &client);
+		free_port(&pair);
+	}
+	fill_pair(&pair, &next);
+	if (next.source_port) {
+		long failed = bpf_map_update_elem(&evk_nat_pairs, &pair, &client, BPF_NOEXIST);
+		if (failed)
+			return failed == -EEXIST ? COPY_PORT : COPY_FULL;
+	}
+	long failed = bpf_map_update_elem(&evk_connections, &client, &next, BPF_NOEXIST);
+	if (failed) {
+		free_port(&pair);
+		return failed == -EEXIST ? COPY_OWN : COPY_FULL;
+	}
+	return COPY_WRITTEN;
+}
+
+enum evk_end_result {
+	ENDED_NOTHING,
+	ENDED_COPY,
+	ENDED_OWN,  /* a connection of this balancer, whose packets pass the other one */
+	ENDED_LATER, /* the same, but packets have come here lately */
+};
+
+/* Removes a copy whose connection has ended at the other balancer. A connection of this balancer that was silent since
+ * it moved ends, and stays for late packets as others. */
+SEC("syscall")
+int evk_end_copy(struct evk_copy_order *order)
+{
+	struct evk_address client = order->client;
+	struct evk_connection ended = order->connection;
+	struct evk_connection *copy = bpf_map_lookup_elem(&evk_connections, &client);
+	/* An end names no address of full NAT. */
+	if (!copy || !is_equal(&copy->listener, &ended.listener) || !is_equal(&copy->member, &ended.member) ||
+	    copy->listener_port != ended.listener_port || copy->member_port != ended.member_port)
+		return ENDED_NOTHING;
+	if (!(copy->flags & COPIED)) {
+		__u64 now = bpf_ktime_get_ns();
+		if (copy->flags & CLOSED)
+			return ENDED_NOTHING;
+		if ((__s32)(coarse(now) - copy->seen) < (__s32)YIELD)
+			return ENDED_LATER;
+		return end_connection(&client, copy, END_CLOSED, now) ? ENDED_OWN : ENDED_NOTHING;
+	}
+	struct evk_nat_pair pair;
+	fill_pair(&pair, copy);
+	bpf_map_delete_elem(&evk_connections, &client);
+	free_port(&pair);
+	return ENDED_COPY;
+}
