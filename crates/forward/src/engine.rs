@@ -30,7 +30,8 @@ use crate::nat::Nat;
 use crate::obstacles::Obstacles;
 use crate::plan::PlannedRule;
 use crate::records::Records;
-use crate::rule_counts::{count_rule, describe_member};
+use crate::requests::Requests;
+use crate::rule_counts::count_rule;
 use crate::status::ForwardStatus;
 use crate::terms::{Buffers, find_forwardable, find_terms, free_terms, hash_name};
 use crate::udp::{self, Sessions};
@@ -75,6 +76,7 @@ pub(crate) struct Engine {
     /// Groups that were reported as too large, or as having a strategy that cannot decide in the kernel.
     reported: HashSet<Arc<str>>,
     records: Records,
+    requests: Requests,
     /// Events of the time before this process, until the members of the seats are known.
     early: Vec<Event>,
 }
@@ -132,6 +134,7 @@ impl Engine {
             buffers: Buffers::default(),
             reported: HashSet::new(),
             records: Records::default(),
+            requests: Requests::default(),
             early,
         })
     }
@@ -159,6 +162,8 @@ impl Engine {
         self.keep_decisions()?;
         self.sessions.follow_process(&self.forwarder)?;
         let now = self.clock.now();
+        let moment = (now, monotonic_nanos());
+        self.requests.learn(&self.forwarder, &self.homes, moment)?;
         let pause = SWEEP.saturating_mul(1 + (self.connections / CONNECTIONS_PER_SWEEP) as u32);
         let is_due = self.swept.is_none_or(|swept| now.since(swept) >= pause);
         if is_due {
@@ -369,7 +374,7 @@ impl Engine {
         let at = self.instant(event.ns);
         match event.step {
             Step::Begin => self.hold(key, event.seat),
-            Step::Accept => {}
+            Step::Accept => self.requests.accept(&self.homes, self.held.get_mut(&key)),
             Step::Confirm => {
                 if let Some(held) = self.held.get_mut(&key) {
                     held.is_answered = true;
@@ -446,7 +451,7 @@ impl Engine {
         }
         let linger = kernel::choose_linger(self.connections, self.forwarder.read_capacity()?);
         self.sweep = self.sweep.wrapping_add(1);
-        let mut look = Look::new(self.sweep);
+        let mut look = Look::new(self.sweep, now_ns);
         let (mut over, mut connections) = (Vec::new(), 0);
         let (held, nat) = (&mut self.held, &mut self.nat);
         nat.begin_sweep();
@@ -494,7 +499,7 @@ impl Engine {
             }
             self.records.forget(&key);
         }
-        self.correct_counts(&look.open)
+        self.correct_counts(&look)
     }
 
     /// Ends what a process with another version of the maps has left.
@@ -512,12 +517,16 @@ impl Engine {
     }
 
     /// Corrects counts that differ from the table by the same number twice, and frees seats of members that are gone.
-    fn correct_counts(&mut self, open: &HashMap<u32, i64>) -> Result<(), BpfError> {
-        let mut free = Vec::new();
+    fn correct_counts(&mut self, look: &Look) -> Result<(), BpfError> {
+        let (mut free, open) = (Vec::new(), &look.open);
         for (seat, home) in &mut self.homes {
             let counts = self.forwarder.read_counts(*seat)?;
             let there = open.get(seat).copied().unwrap_or(0);
             let drift = counts.in_flight - there;
+            let awaited = look.awaited.get(seat).copied().unwrap_or_default();
+            let counted = counts.requests.awaited;
+            self.requests
+                .compare(&self.forwarder, *seat, counted, awaited)?;
             if drift != 0 && drift == home.drift {
                 let by = i32::try_from(-drift).unwrap_or(0);
                 self.forwarder.correct_count(*seat, by)?;
@@ -559,14 +568,7 @@ impl Engine {
                 .map(|((name, _), count)| ((*name).to_owned(), count))
                 .collect();
         }
-        let read = |(seat, home): (&u32, &Home)| {
-            let counts = self.forwarder.read_counts(*seat).unwrap_or_default();
-            describe_member(&home.group_name, &home.terms, &counts)
-        };
-        status.members = self.homes.iter().map(read).collect();
-        status
-            .members
-            .sort_by(|a, b| (&a.group, &a.member).cmp(&(&b.group, &b.member)));
+        status.members = self.requests.list_members(&self.forwarder, &self.homes);
     }
 
     /// True if the program has connections of rules that are gone, as of the last look at the table.

@@ -28,6 +28,8 @@ mod plan;
 #[cfg(feature = "bpf")]
 mod records;
 #[cfg(feature = "bpf")]
+mod requests;
+#[cfg(feature = "bpf")]
 mod rule_counts;
 mod status;
 mod subsystem;

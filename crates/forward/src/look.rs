@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use evenkeel_core::group::Ticket;
-use evenkeel_kernel::forward::{Connection, Pair};
+use evenkeel_kernel::forward::{Awaited, Connection, Pair};
 
 /// Addresses of a connection or a session, and the time of the first packet.
 pub(crate) type Key = (Pair, u64);
@@ -26,6 +26,10 @@ pub(crate) struct Held {
 pub(crate) struct Look {
     /// Number of the sweep.
     pub(crate) sweep: u32,
+    /// Time of the look by the machine's clock, in nanoseconds.
+    now_ns: u64,
+    /// Requests without an answer of each seat.
+    pub(crate) awaited: HashMap<u32, Awaited>,
     /// Number of open connections of each seat.
     pub(crate) open: HashMap<u32, i64>,
     /// Open connections that are not held, with their seats: the process before has got their events, or there was no
@@ -35,9 +39,11 @@ pub(crate) struct Look {
 
 impl Look {
     /// Returns a look before anything was found.
-    pub(crate) fn new(sweep: u32) -> Self {
+    pub(crate) fn new(sweep: u32, now_ns: u64) -> Self {
         Look {
             sweep,
+            now_ns,
+            awaited: HashMap::new(),
             open: HashMap::new(),
             unknown: Vec::new(),
         }
@@ -47,6 +53,8 @@ impl Look {
     pub(crate) fn note(&mut self, connection: &Connection, held: &mut Tickets) {
         if connection.is_open() {
             let key = (connection.pair, connection.began_ns);
+            let awaited = self.awaited.entry(connection.seat).or_default();
+            awaited.add(connection, self.now_ns);
             self.note_open(key, connection.seat, held);
         }
     }

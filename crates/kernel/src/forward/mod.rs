@@ -8,6 +8,7 @@ mod detach;
 mod layout;
 mod nat;
 mod place;
+mod requests;
 mod sessions;
 mod table;
 #[cfg(test)]
@@ -47,6 +48,7 @@ pub use layout::{
     Candidate, Connection, Counts, Decision, End, Event, GROUP_SEATS, GroupTerms, Listener,
     ListenerCounts, MAX_RETRIES, NatPorts, Pair, Step, Terms,
 };
+pub use requests::{Awaited, RequestCounts};
 pub use udp::{UdpClient, UdpCounts, UdpEnd, UdpListener, UdpSession};
 
 /// Number of seats: most members of all groups.
