@@ -30,6 +30,7 @@ pub mod prompt_key;
 mod reason;
 mod regression;
 pub mod relocation;
+pub mod requests;
 pub mod signal;
 mod slot;
 pub mod spares;

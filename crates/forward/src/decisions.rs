@@ -133,9 +133,13 @@ fn describe_candidate(
         others,
         room,
         base,
+        requests,
         ..
     } = candidate;
-    let connections = format!("{here} connections in the kernel and {others} others");
+    let mut connections = format!("{here} connections in the kernel and {others} others");
+    if *requests > 0 {
+        connections += &format!(", {requests} requests under way");
+    }
     if candidate.score.is_some() {
         let base = f64::from(*base) / UNIT;
         return match told.form {

@@ -30,8 +30,9 @@ use crate::nat::Nat;
 use crate::obstacles::Obstacles;
 use crate::plan::PlannedRule;
 use crate::records::Records;
+use crate::requests::Requests;
 use crate::rows::{Rows, list_listeners};
-use crate::rule_counts::{count_rule, describe_member};
+use crate::rule_counts::count_rule;
 use crate::status::ForwardStatus;
 use crate::terms::{Buffers, find_terms, hash_name};
 use crate::tickets::{Homes, Tickets};
@@ -76,6 +77,7 @@ pub(crate) struct Engine {
     /// Groups that were reported as too large, or as having a strategy that cannot decide in the kernel.
     reported: HashSet<Arc<str>>,
     pub(crate) records: Records,
+    pub(crate) requests: Requests,
     /// Copies of connections in a fleet; `None` without them.
     pub(crate) copies: Option<Copies>,
     /// Events of the time before this process, until the members of the seats are known.
@@ -136,6 +138,7 @@ impl Engine {
             reported: HashSet::new(),
             records: Records::default(),
             copies: None,
+            requests: Requests::default(),
             early,
         })
     }
@@ -163,6 +166,8 @@ impl Engine {
         self.keep_decisions()?;
         self.sessions.follow_process(&self.forwarder)?;
         let now = self.clock.now();
+        let moment = (now, monotonic_nanos());
+        self.requests.learn(&self.forwarder, &self.homes, moment)?;
         let pause = SWEEP.saturating_mul(1 + (self.connections / CONNECTIONS_PER_SWEEP) as u32);
         let is_due = self.swept.is_none_or(|swept| now.since(swept) >= pause);
         if is_due {
@@ -367,7 +372,7 @@ impl Engine {
         match event.step {
             Step::Begin => tickets.hold(homes, key, event.seat, began),
             Step::Adopt => self.adopt(key, event.seat, at),
-            Step::Accept => {}
+            Step::Accept => self.requests.accept(homes, tickets.find_ticket(&key)),
             Step::Confirm => tickets.record_acceptance(homes, &key, at),
             Step::Answer => tickets.record_answer(homes, &key, at),
             Step::End(end) => {
@@ -412,14 +417,7 @@ impl Engine {
                 .map(|((name, _), count)| ((*name).to_owned(), count))
                 .collect();
         }
-        let read = |(seat, home): (&u32, &Home)| {
-            let counts = self.forwarder.read_counts(*seat).unwrap_or_default();
-            describe_member(&home.group_name, &home.terms, &counts)
-        };
-        status.members = self.homes.iter().map(read).collect();
-        status
-            .members
-            .sort_by(|a, b| (&a.group, &a.member).cmp(&(&b.group, &b.member)));
+        status.members = self.requests.list_members(&self.forwarder, &self.homes);
     }
 
     /// True if the program has connections of rules that are gone, as of the last look at the table.

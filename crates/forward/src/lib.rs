@@ -29,6 +29,8 @@ mod plan;
 #[cfg(feature = "bpf")]
 mod records;
 #[cfg(feature = "bpf")]
+mod requests;
+#[cfg(feature = "bpf")]
 mod rows;
 #[cfg(feature = "bpf")]
 mod rule_counts;

@@ -3,7 +3,7 @@
 use evenkeel_kernel::forward::{Counts, Forwarder, Terms};
 
 use crate::plan::PlannedRule;
-use crate::status::{ForwardedMember, ForwardedRule};
+use crate::status::{ForwardedMember, ForwardedRule, LearnsFrom};
 
 /// Returns the sums over the listening addresses of a rule.
 pub(crate) fn count_rule(forwarder: &Forwarder, rule: &PlannedRule) -> ForwardedRule {
@@ -35,7 +35,13 @@ pub(crate) fn count_rule(forwarder: &Forwarder, rule: &PlannedRule) -> Forwarded
 }
 
 /// Returns a member of a group with its terms and counts, for administrators.
-pub(crate) fn describe_member(group: &str, terms: &Terms, counts: &Counts) -> ForwardedMember {
+pub(crate) fn describe_member(
+    group: &str,
+    terms: &Terms,
+    counts: &Counts,
+    is_long: bool,
+) -> ForwardedMember {
+    let (requests, time) = (&counts.requests, counts.requests.sum_latencies());
     let mean = |(count, ns): (u64, u64)| (count > 0).then(|| ns as f64 / count as f64 / 1e6);
     ForwardedMember {
         group: group.to_owned(),
@@ -49,5 +55,17 @@ pub(crate) fn describe_member(group: &str, terms: &Terms, counts: &Counts) -> Fo
         resets: counts.resets,
         bytes_in: counts.bytes.0,
         bytes_out: counts.bytes.1,
+        requests_under_way: requests.awaited.count(),
+        requests: requests.answered,
+        request_seconds: time.as_secs_f64(),
+        request_ms: mean((
+            requests.answered,
+            u64::try_from(time.as_nanos()).unwrap_or(u64::MAX),
+        )),
+        learns_from: if is_long {
+            LearnsFrom::Requests
+        } else {
+            LearnsFrom::FirstAnswers
+        },
     }
 }

@@ -88,4 +88,25 @@ pub struct ForwardedMember {
     pub bytes_in: u64,
     /// Bytes to clients of connections that have ended.
     pub bytes_out: u64,
+    /// Requests within connections that wait for the member's answer.
+    pub requests_under_way: u32,
+    /// Requests within connections that the member has answered.
+    pub requests: u64,
+    /// Sum of the times from the beginning of a request to the beginning of the answer.
+    pub request_seconds: f64,
+    /// Mean of these times; `null` without a request.
+    pub request_ms: Option<f64>,
+    /// Latencies by which the group's members are compared.
+    pub learns_from: LearnsFrom,
+}
+
+/// Latencies by which members are compared.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LearnsFrom {
+    /// First answers of connections: most connections have one request or two.
+    #[default]
+    FirstAnswers,
+    /// Requests within connections.
+    Requests,
 }

@@ -430,6 +430,24 @@ impl Subsystem for Forwarding {
             |member| member.picks as f64,
         );
         family(
+            "evenkeel_forward_requests",
+            Type::Gauge,
+            "Requests within connections of the kernel that wait for a member's answer.",
+            |member| member.requests_under_way.into(),
+        );
+        family(
+            "evenkeel_forward_requests_total",
+            Type::Counter,
+            "Requests within connections of the kernel that a member has answered.",
+            |member| member.requests as f64,
+        );
+        family(
+            "evenkeel_forward_request_seconds_total",
+            Type::Counter,
+            "Time until a member's answers to requests within connections of the kernel began.",
+            |member| member.request_seconds,
+        );
+        family(
             "evenkeel_forward_refused_total",
             Type::Counter,
             "Connections of the kernel that a member has not accepted.",

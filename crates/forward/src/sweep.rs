@@ -44,7 +44,7 @@ impl Engine {
             if is_ended || connection.find_silence(now_ns) > limit {
                 over.push(connection);
             } else {
-                note_connection(&connection, tickets, records);
+                note_connection(&connection, now_ns, tickets, records);
                 if let Some(copies) = copies {
                     copies.note(&connection, &entry, now_ns);
                 }
@@ -64,7 +64,7 @@ impl Engine {
             if self.forwarder.remove_connection(&connection)? {
                 self.connections -= 1;
             } else {
-                note_connection(&connection, tickets, records);
+                note_connection(&connection, now_ns, tickets, records);
                 if let Some(copies) = &mut self.copies {
                     copies.note_packet(&connection.pair);
                 }
@@ -96,6 +96,10 @@ impl Engine {
             let counts = self.forwarder.read_counts(*seat)?;
             let there = open.get(seat).copied().unwrap_or(0);
             let drift = counts.in_flight - there;
+            let awaited = self.tickets.count_awaited(*seat);
+            let counted = counts.requests.awaited;
+            self.requests
+                .compare(&self.forwarder, *seat, counted, awaited)?;
             if drift != 0 && drift == home.drift {
                 let by = i32::try_from(-drift).unwrap_or(0);
                 self.forwarder.correct_count(*seat, by)?;
@@ -122,11 +126,17 @@ impl Engine {
 }
 
 /// Notes a connection of the table, if it is open.
-fn note_connection(connection: &Connection, tickets: &mut Tickets, records: &mut Records) {
+fn note_connection(
+    connection: &Connection,
+    now_ns: u64,
+    tickets: &mut Tickets,
+    records: &mut Records,
+) {
     let (key, seat) = ((connection.pair, connection.began_ns), connection.seat);
     if connection.is_copied() {
         tickets.note_copy(seat);
     } else if connection.is_open() {
+        tickets.note_request(connection, now_ns);
         note(key, seat, connection.is_answered(), tickets, records);
     }
 }

@@ -7,7 +7,7 @@ use std::collections::HashMap;
 
 use evenkeel_core::group::{Outcome, Ticket};
 use evenkeel_core::time::Instant;
-use evenkeel_kernel::forward::{End, Pair};
+use evenkeel_kernel::forward::{Awaited, Connection, End, Pair};
 
 use crate::home::Home;
 
@@ -56,12 +56,20 @@ pub(crate) struct Tickets {
     unknown: Vec<(Key, u32)>,
     /// Adopted connections that the look has found answered.
     adopted: Vec<Key>,
+    /// Requests without an answer of each seat, in the tables.
+    awaited: HashMap<u32, Awaited>,
 }
 
 impl Tickets {
     /// True if there is no ticket of an unanswered connection.
     pub(crate) fn is_empty(&self) -> bool {
         self.held.is_empty()
+    }
+
+    /// Finds the ticket of an unanswered connection, with its seat.
+    pub(crate) fn find_ticket(&mut self, key: &Key) -> Option<(u32, &mut Ticket)> {
+        let held = self.held.get_mut(key)?;
+        Some((held.seat, held.ticket.as_mut()?))
     }
 
     /// Counts a connection at its member, from `began` on.
@@ -179,6 +187,7 @@ impl Tickets {
         self.look = self.look.wrapping_add(1);
         self.open.clear();
         self.answered.clear();
+        self.awaited.clear();
         for home in homes.values_mut() {
             (home.answers, home.ends) = (0, 0);
         }
@@ -198,6 +207,17 @@ impl Tickets {
             None if seen.is_answered => *self.answered.entry(seen.seat).or_default() += 1,
             None => self.unknown.push((seen.key, seen.seat)),
         }
+    }
+
+    /// Notes the request of a connection, if one is under way. `now_ns` is the time of the look by the machine's clock.
+    pub(crate) fn note_request(&mut self, connection: &Connection, now_ns: u64) {
+        let awaited = self.awaited.entry(connection.seat).or_default();
+        awaited.add(connection, now_ns);
+    }
+
+    /// Returns the requests without an answer of a seat, as of the last look.
+    pub(crate) fn count_awaited(&self, seat: u32) -> Awaited {
+        self.awaited.get(&seat).copied().unwrap_or_default()
     }
 
     /// Notes a copy of another balancer's connection: it counts nowhere, and needs the seat.

@@ -58,10 +58,20 @@ enum evk_flag {
 	CONFIRMED = 32, /* the client has acknowledged the acceptance: its address is not forged */
 	DIRECT = 64, /* the member has the listener's address, and answers the client without the balancer */
 	TUNNEL = 128, /* the same, behind a tunnel */
-	COPIED = 1 << 16, /* copy of another balancer's connection, of which no packet has come here: counted nowhere */
-	LOOSE_CLIENT = 1 << 17, /* copy: the client's numbers are old, until a packet of the client says them */
-	LOOSE_MEMBER = 1 << 18, /* the same for the member's numbers */
+	AWAITED = 256, /* the answer counts: the request is one of `evk_counts.awaited` */
+	ASKED = 512, /* the client's data came last: the member has to answer */
+	WRITTEN = 1024, /* the client's last data ended a write (PSH) */
+	MIXED = 15 << 11, /* turns until answers count, after the sides have not spoken in turn */
+	COPIED = 1 << 15, /* copy of another balancer's connection, of which no packet has come here: counted nowhere */
+	LOOSE_CLIENT = 1 << 16, /* copy: the client's numbers are old, until a packet of the client says them */
+	LOOSE_MEMBER = 1 << 17, /* the same for the member's numbers */
 };
+
+/* Bits of the flags before the number of requests that the request has found at the member. */
+#define OTHERS_AT 18
+#define MOST_OTHERS 0x3fffU
+#define MIXED_ONE (1 << 11)
+#define OTHERS_BITS (MOST_OTHERS << OTHERS_AT)
 
 enum evk_event_kind { EVENT_BEGIN = 1, EVENT_ANSWER, EVENT_END, EVENT_ACCEPT, EVENT_CONFIRM,
 		      EVENT_ADOPT = 16 };
@@ -122,6 +132,11 @@ struct evk_counts {
 	__u64 closed;
 	__u64 bytes_in;
 	__u64 bytes_out;
+	__u64 awaited; /* requests without an answer (20 bits), and above, the sum of their beginnings (requests.bpf.h) */
+	__u64 requests; /* requests with an answer */
+	__u64 request_time; /* sum of their latencies, in units of `request_clock` */
+	__u64 request_others; /* sum of the requests that each of them has found at the member */
+	__u64 request_last; /* the last one: latency (32 bits), and above, the requests found */
 };
 
 /* Sequence numbers of a side, of packets that this side can have sent. */
@@ -149,7 +164,7 @@ struct evk_connection {
 	struct evk_side member_side;
 	struct evk_ip source; /* address that the member sees, with full NAT */
 	__u32 shift;	      /* distance of the timestamps that the member sees from the client's */
-	__u32 zero;
+	__u32 asked; /* beginning of the request that is AWAITED, as `request_clock` has it */
 };
 
 /* Both ends of a connection with full NAT as the member sees them. */
@@ -414,6 +429,8 @@ static __always_inline struct evk_listener_counts *find_listener_counts(const st
 	return bpf_map_lookup_elem(&evk_listener_counts, &listener);
 }
 
+#include "requests.bpf.h"
+
 /* Ends a connection once: 0 if it has ended before. The entry stays until no packet has come for a while. */
 static __always_inline int end_connection(const struct evk_address *client,
 					  struct evk_connection *connection, __u16 end, __u64 now)
@@ -422,6 +439,7 @@ static __always_inline int end_connection(const struct evk_address *client,
 		return 0;
 	__u32 seat = connection->seat;
 	struct evk_counts *counts = bpf_map_lookup_elem(&evk_counts, &seat);
+	forget_request(connection, counts, now);
 	if (counts) {
 		__sync_fetch_and_add(&counts->in_flight, -1);
 		__sync_fetch_and_add(&counts->bytes_in, connection->bytes_in);
@@ -567,7 +585,7 @@ struct evk_candidate {
 	__u32 base;
 	__u32 others;
 	__u32 room;
-	__u32 zero;
+	__u32 awaited; /* requests without an answer */
 };
 
 /* A decision with the terms of all members, for people. */
@@ -633,6 +651,7 @@ __attribute__((noinline)) int evk_tell_decision(__u32 number, __u32 chosen, __u6
 		candidate->base = terms->base;
 		candidate->others = terms->others;
 		candidate->room = terms->room;
+		candidate->awaited = counts->awaited & AWAITED_MASK;
 	}
 	bpf_ringbuf_submit(told, BPF_RB_NO_WAKEUP);
 	return 1;
@@ -795,7 +814,7 @@ struct headers {
 	__u32 sequence, answered;
 	__u16 window;
 	__u8 tos;
-	__u8 syn, ack, fin, rst;
+	__u8 syn, ack, fin, rst, psh;
 	__u8 is_ipv6;
 	__u8 keeps_whole; /* must not be sent in fragments */
 };
@@ -1102,7 +1121,7 @@ static __always_inline int choose_source(const struct evk_address *client, const
 	connection->source.half[0] = 0;
 	connection->source.half[1] = 0;
 	connection->shift = 0;
-	connection->zero = 0;
+	connection->asked = 0;
 	fill_pair(&draft->pair, connection);
 	if (!listener->ports)
 		return 0;
@@ -1592,7 +1611,10 @@ static __always_inline int to_member(struct __sk_buff *skb, const struct headers
 	} else if (is_direct) {
 		follow_direct(head, client, connection, now);
 	} else if (connection->flags & ESTABLISHED) {
+		__u32 before = side->next;
 		int is_new = follow(head, side, other);
+		if (head->payload && side->next != before)
+			note_question(connection, head->psh, head->answered == other->next, now);
 		/* With the number that the member has chosen, exactly. */
 		if (is_new && !(connection->flags & CONFIRMED) && head->answered == side->acked &&
 		    !(__sync_fetch_and_or(&connection->flags, CONFIRMED) & CONFIRMED))
@@ -1662,7 +1684,10 @@ static __always_inline int to_client(struct __sk_buff *skb, const struct headers
 			count(STRAY_RESETS);
 		}
 	} else {
+		__u32 before = side->next;
 		int is_new = flags & ESTABLISHED && follow(head, side, other);
+		if (head->payload && flags & ESTABLISHED && side->next != before)
+			note_answer(connection, counts, head->answered == other->next, now);
 		if (head->syn && head->ack && !(flags & ESTABLISHED) &&
 		    head->answered - other->acked <= other->next - other->acked) {
 			side->next = head->sequence + 1;
@@ -1835,6 +1860,7 @@ static __always_inline int take_tcp(const struct tcphdr *tcp, struct headers *he
 	head->ack = tcp->ack;
 	head->fin = tcp->fin;
 	head->rst = tcp->rst;
+	head->psh = tcp->psh;
 	return 0;
 }
 
@@ -2113,5 +2139,22 @@ int evk_correct(struct evk_correction *correction)
 	struct evk_counts *counts = bpf_map_lookup_elem(&evk_counts, &seat);
 	if (counts)
 		__sync_fetch_and_add(&counts->in_flight, correction->by);
+	return 0;
+}
+
+/* Corrects a member's requests without an answer. */
+struct evk_request_correction {
+	__u32 seat;
+	__u32 zero;
+	__u64 by;
+};
+
+SEC("syscall")
+int evk_correct_requests(struct evk_request_correction *correction)
+{
+	__u32 seat = correction->seat;
+	struct evk_counts *counts = bpf_map_lookup_elem(&evk_counts, &seat);
+	if (counts)
+		__sync_fetch_and_add(&counts->awaited, correction->by);
 	return 0;
 }

@@ -215,15 +215,24 @@ static __attribute__((noinline)) int forward_xdp(struct xdp_md *xdp, int is6)
 	if (is_of_client) {
 		if (head.payload)
 			__sync_fetch_and_add(&connection->bytes_in, head.payload);
+		__u32 before = connection->client_side.next;
 		if (is_direct)
 			follow_direct(&head, client, connection, bpf_ktime_get_ns());
 		else
 			follow(&head, &connection->client_side, &connection->member_side);
+		if (!is_direct && head.payload && connection->client_side.next != before)
+			note_question(connection, head.psh, head.answered == connection->member_side.next, 0);
 		count(FORWARDED_TO_MEMBER);
 	} else {
 		if (head.payload)
 			__sync_fetch_and_add(&connection->bytes_out, head.payload);
+		__u32 before = connection->member_side.next;
 		follow(&head, &connection->member_side, &connection->client_side);
+		if (head.payload && connection->member_side.next != before) {
+			__u32 seat = connection->seat;
+			struct evk_counts *counts = bpf_map_lookup_elem(&evk_counts, &seat);
+			note_answer(connection, counts, head.answered == connection->client_side.next, 0);
+		}
 		count(FORWARDED_TO_CLIENT);
 	}
 	count(BY_XDP);

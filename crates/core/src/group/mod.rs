@@ -265,21 +265,27 @@ impl Group {
         // Counted first and compared then: several workers may want the last place.
         let others = seat.slot.begin_request(cost);
         if others.count() < seat.request_limit() {
-            let (settings, state) = (&self.pool.settings, &self.pool.state);
-            let digest = Digest {
-                decay: settings.latency_decay,
-                penalty: self.pool.penalty,
-                growth: state.growth(),
-                is_weighted: state.is_weighted.load(Ordering::Relaxed),
-                learns_cap: self.binds_late,
-                typical: state.typical_time(),
-                latency: settings.latency,
-            };
+            let digest = self.digest();
             let member = &self.pool.members[index];
             return Some(Ticket::new(member, index, cost, others, now, digest));
         }
         seat.slot.end_request(cost);
         None
+    }
+
+    /// Returns what a slot needs to digest an observation.
+    #[inline]
+    pub(crate) fn digest(&self) -> Digest {
+        let (settings, state) = (&self.pool.settings, &self.pool.state);
+        Digest {
+            decay: settings.latency_decay,
+            penalty: self.pool.penalty,
+            growth: state.growth(),
+            is_weighted: state.is_weighted.load(Ordering::Relaxed),
+            learns_cap: self.binds_late,
+            typical: state.typical_time(),
+            latency: settings.latency,
+        }
     }
 
     /// Binds a request of this `cost` to an ejected member that has a trial, if there is one: for requests only that

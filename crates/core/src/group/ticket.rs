@@ -27,6 +27,8 @@ pub struct Ticket {
     clock_stands: bool,
     /// True if the age of the request counts at the member.
     is_unanswered: bool,
+    /// True if decisions do not go by the latency.
+    is_unmeasured: bool,
     /// True if the response is [followed](Ticket::is_followed) because of what it is.
     is_stream: bool,
     /// Moment that the latency waits for, once the head is here.
@@ -110,6 +112,7 @@ impl Ticket {
             started: now,
             clock_stands: false,
             is_unanswered: true,
+            is_unmeasured: false,
             is_stream: false,
             awaited: None,
             first_byte: 0,
@@ -201,6 +204,13 @@ impl Ticket {
             self.answer();
             self.judge(Outcome::Success, now);
         }
+    }
+
+    /// Leaves decisions to the requests within the connection ([`crate::requests`]): the ticket's latency is shown, and
+    /// neither this nor its age counts.
+    pub fn leave_latency(&mut self) {
+        self.is_unmeasured = true;
+        self.answer();
     }
 
     /// True if the ticket is to be told of the first byte of the body, and of the time in which the
@@ -356,9 +366,13 @@ impl Ticket {
         }
         self.answer();
         let (latency, cost) = (now.since(self.started), self.cost.get());
-        self.slot
-            .sample_service(latency, cost, self.others, now, self.digest);
-        self.slot.sample_latency(latency, cost, now, self.digest);
+        if self.is_unmeasured {
+            self.slot.show_latency(latency);
+        } else {
+            self.slot
+                .sample_service(latency, cost, self.others, now, self.digest);
+            self.slot.sample_latency(latency, cost, now, self.digest);
+        }
         self.awaited = None;
     }
 

@@ -42,6 +42,7 @@ fn candidate(seat: u32, score: Option<u64>) -> kernel::Candidate {
         base: 98_304,
         others: 1,
         room: 9,
+        requests: 0,
     }
 }
 

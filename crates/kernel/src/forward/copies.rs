@@ -17,8 +17,8 @@ use crate::bpf::{self, BpfError, find_map};
 const CLIENT_FIN: u32 = 4;
 const MEMBER_FIN: u32 = 8;
 const DIRECT: u32 = 64;
-const LOOSE_CLIENT: u32 = 1 << 17;
-const LOOSE_MEMBER: u32 = 1 << 18;
+const LOOSE_CLIENT: u32 = 1 << 16;
+const LOOSE_MEMBER: u32 = 1 << 17;
 
 /// Connection of the table with all that another balancer needs to forward it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -3,6 +3,8 @@
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
+use super::requests::RequestCounts;
+
 /// Number of connections that the table of connections has room for, for each session that the table of sessions has room for.
 pub(super) const CONNECTIONS_PER_SESSION: u32 = 2;
 
@@ -153,17 +155,17 @@ impl Pair {
 /// Flags of a connection.
 pub(super) const ESTABLISHED: u32 = 1;
 pub(super) const ANSWERED: u32 = 2;
-const CLOSED: u32 = 16;
+pub(super) const CLOSED: u32 = 16;
 pub(super) const CONFIRMED: u32 = 32;
 const DIRECT: u32 = 64;
 /// Flag of a copy of another balancer's connection.
-pub(super) const COPIED: u32 = 1 << 16;
+pub(super) const COPIED: u32 = 1 << 15;
 
 /// Beginning of a connection in the table, which is the same in all versions of the maps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Age {
     pub(super) seen: u32,
-    flags: u32,
+    pub(super) flags: u32,
 }
 
 impl Age {
@@ -202,6 +204,11 @@ impl Age {
         self.has_flag(ANSWERED)
     }
 
+    #[cfg(test)]
+    pub(super) fn set_flag(&mut self, flag: u32) {
+        self.flags |= flag;
+    }
+
     /// True if the flag is set.
     pub(super) fn has_flag(self, flag: u32) -> bool {
         self.flags & flag != 0
@@ -223,6 +230,8 @@ pub struct Connection {
     pub seat: u32,
     /// True if the member sees an address and a port of the balancer.
     pub has_nat: bool,
+    /// Beginning of the request whose answer is awaited, as the program has it.
+    pub(super) asked: u32,
 }
 
 /// Bytes of a connection in the table, without the key.
@@ -243,7 +252,11 @@ impl Connection {
         let (began_ns, _) = (bytes.u64(), bytes.u64());
         let (listener, member) = (bytes.ip(), bytes.ip());
         let (listener_port, member_port) = (bytes.port(), bytes.port());
+        let asked = value
+            .last_chunk()
+            .map_or(0, |last| u32::from_ne_bytes(*last));
         Connection {
+            asked,
             pair: Pair {
                 member: SocketAddr::new(member, member_port),
                 client,
@@ -269,6 +282,7 @@ impl Connection {
             listener,
             seat: 0,
             has_nat: false,
+            asked: 0,
         }
     }
 
@@ -463,6 +477,8 @@ pub struct Candidate {
     pub others: u32,
     /// Limit of connections of the kernel; 0 if the member gets no new ones.
     pub room: u32,
+    /// Requests within connections that wait for the member's answer.
+    pub requests: u32,
 }
 
 /// Decision of the program, with all that was looked at: `struct evk_decision`.
@@ -494,16 +510,15 @@ impl Decision {
         let count = GROUP_SEATS.min(count as usize);
         let mut read_candidate = || {
             let score = bytes.u64();
-            let candidate = Candidate {
+            Candidate {
                 score: (score != u64::MAX).then_some(score),
                 seat: bytes.u32(),
                 here: bytes.u32(),
                 base: bytes.u32(),
                 others: bytes.u32(),
                 room: bytes.u32(),
-            };
-            bytes.u32();
-            candidate
+                requests: bytes.u32(),
+            }
         };
         Decision {
             ns,
@@ -578,6 +593,8 @@ pub struct Counts {
     pub closed: u64,
     /// Bytes from clients, and to clients, of connections that have ended.
     pub bytes: (u64, u64),
+    /// Requests within connections.
+    pub requests: RequestCounts,
 }
 
 impl Counts {
@@ -593,6 +610,7 @@ impl Counts {
             resets: bytes.u64(),
             closed: bytes.u64(),
             bytes: (bytes.u64(), bytes.u64()),
+            requests: RequestCounts::read(&mut bytes),
         }
     }
 
@@ -612,7 +630,8 @@ impl Counts {
             self.bytes.0,
             self.bytes.1,
         ];
-        words.into_iter().flat_map(u64::to_ne_bytes).collect()
+        let words = words.into_iter().chain(self.requests.list_words());
+        words.flat_map(u64::to_ne_bytes).collect()
     }
 }
 

@@ -9,6 +9,7 @@ mod detach;
 mod layout;
 mod nat;
 mod place;
+mod requests;
 mod rows;
 mod sessions;
 mod table;
@@ -53,6 +54,7 @@ pub use layout::{
     Candidate, Connection, Counts, Decision, End, Event, GROUP_SEATS, GroupTerms, Listener,
     ListenerCounts, MAX_RETRIES, NatPorts, Pair, Step, Terms,
 };
+pub use requests::{Awaited, RequestCounts};
 pub use udp::{UdpClient, UdpCounts, UdpEnd, UdpListener, UdpSession};
 
 /// Number of seats: most members of all groups.

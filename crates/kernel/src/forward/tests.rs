@@ -20,6 +20,7 @@ mod families;
 mod nat;
 mod packets;
 mod places;
+mod requests;
 mod resets;
 mod retries;
 mod rows;
@@ -435,7 +436,7 @@ proptest! {
     #[test]
     fn layouts_are_read_as_they_are_written(
         owner: u64, ips in any::<[IpAddr; 3]>(), words in any::<[u32; 3]>(), ports in any::<[u16; 2]>(),
-        counts in any::<[u64; 12]>(),
+        counts in any::<[u64; 12]>(), requests in any::<[u64; 5]>(),
     ) {
         let [base, others, room] = words;
         let ips = ips.map(|ip| ip.to_canonical());
@@ -452,6 +453,7 @@ proptest! {
         let counts = Counts {
             in_flight: a.cast_signed(), next_turn: b, picks: c, handshakes: (d, e), answers: (f, g),
             refused: h, resets: i, closed: j, bytes: (k, l),
+            requests: RequestCounts::read(&mut layout::Reader(&requests.map(u64::to_ne_bytes).concat())),
         };
         prop_assert_eq!(Counts::read(&counts.write()), counts);
     }

@@ -9,6 +9,7 @@ mod engines;
 mod fast_loads;
 mod few_members;
 mod late_binding;
+mod long_connections;
 mod outages;
 mod overload;
 mod phases;

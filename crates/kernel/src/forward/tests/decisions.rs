@@ -63,6 +63,7 @@ fn check_decisions(forwarder: &Forwarder, interface: u32, family: Family) {
         base,
         others,
         room,
+        requests: 0,
     };
     let expected = [
         candidate(0, 200_000, 1, 9, true),

@@ -19,13 +19,13 @@ const XDP_REDIRECT: u32 = 4;
 const MEMBER: u8 = 9;
 
 /// Both programs on an interface, and the neighbours that XDP must know already.
-struct Bench<'a> {
+pub(super) struct Bench<'a> {
     forwarder: &'a Forwarder,
     interface: u32,
 }
 
 impl<'a> Bench<'a> {
-    fn new(forwarder: &'a Forwarder, interface: u32) -> Self {
+    pub(super) fn new(forwarder: &'a Forwarder, interface: u32) -> Self {
         let members = [Family::V4, Family::V6].map(|family| family.member(MEMBER).ip());
         for ip in members {
             let status = Command::new("ip")
@@ -59,7 +59,7 @@ impl<'a> Bench<'a> {
     }
 
     /// Gives a frame to XDP. Returns the frame that is sent on; `None` if XDP leaves the packet to tc.
-    fn send_xdp(&self, frame: &[u8]) -> Option<Vec<u8>> {
+    pub(super) fn send_xdp(&self, frame: &[u8]) -> Option<Vec<u8>> {
         // struct xdp_md: data, end, metadata, interface, queue, interface out.
         let words = [0, frame.len() as u32, 0, self.interface, 0, 0];
         let mut context: Vec<u8> = words.into_iter().flat_map(u32::to_ne_bytes).collect();
