@@ -135,7 +135,7 @@ def describe_machine(turns):
     if not turns:
         return []
     busy = sorted(turn["machine_busy"] for turn in turns)
-    late = sorted(turn["engine_late_p99"] for turn in turns)
+    late = sorted(turn["engine_late_p99"] for turn in turns if turn["engine_busy"]) or [0.0]
     sent = sorted(turn["late_p99"] for turn in turns if "late_p99" in turn) or [0.0]
     loads = sorted(turn["load_average"] for turn in turns)
     told = (
@@ -210,7 +210,7 @@ def write_page(found, out):
     if found["turns"]:
         lines += ["## Beside the best of the other routers", "", *judge_rows(found), ""]
         for world, engines in list_worlds(found["turns"]):
-            name = f"sockets-{world}-{engines}.svg".replace(" ", "-")
+            name = f"sockets-{world}-{engines}.svg".replace(" ", "-").replace(",", "").replace("'", "").lower()
             with open(os.path.join(out, name), "w") as file:
                 file.write(plot(found["turns"], world, engines))
             lines += [f"## {world}, {engines}", "", *world_rows(found["turns"], world, engines), "", f"![{world}, {engines}]({name})", ""]

@@ -9,6 +9,7 @@ import argparse
 import asyncio
 import json
 import os
+import signal
 import statistics
 import subprocess
 import sys
@@ -19,6 +20,7 @@ import urllib.request
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 
 import cost
+import dynamo
 import load
 import page
 import routers
@@ -28,12 +30,18 @@ import worlds
 QUICK = os.environ.get("BENCH_QUICK") == "1"
 ENGINES = 4
 KINDS = {"equal": 1.0, "one slow": 0.25}
+# The world of agents before Dynamo's simulated engines, which are slowed down: at their own speed nothing waits.
+DYNAMO_WORLD, DYNAMO_SPEED = "agents, Dynamo's engines", 0.25
+# Dynamo's front end refuses the fields that vllm-router adds.
+NOT_BEFORE_DYNAMO = ("vllm-router",)
+QUICK_BEFORE_DYNAMO = ("evenkeel", "nginx", "smg", "sglang-router", "dynamo")
 
 
 class Engines:
     """Processes of simulated engines."""
 
     def __init__(self, capacity):
+        """Starts four engines, one of them with this capacity."""
         here = os.path.dirname(os.path.abspath(__file__))
         self.processes = []
         for index in range(ENGINES):
@@ -47,6 +55,9 @@ class Engines:
             with urllib.request.urlopen(f"http://127.0.0.1:{port}/state", timeout=10) as answer:
                 found.append(json.load(answer))
         return found
+
+    def wait_until_ready(self, seconds):
+        return True
 
     def end(self):
         for process in self.processes:
@@ -92,15 +103,33 @@ def summarize(outcomes):
     return {name: round(value, 5) if isinstance(value, float) else value for name, value in found.items()}
 
 
-def play_turn(router, requests, salt, folder):
+def start_engines(router, capacity, model, folder):
+    """Simulated engines of a turn: Dynamo's if there is a model for them."""
+    if model is None:
+        return Engines(capacity)
+    capacities = [DYNAMO_SPEED * capacity, *[DYNAMO_SPEED] * (ENGINES - 1)]
+    return dynamo.Engines(folder, model, capacities, router is dynamo.DynamoRouter)
+
+
+def start_router(router, engines, folder):
+    log = os.path.join(folder, f"{router.name}.log")
+    if router is dynamo.DynamoRouter:
+        return router(folder, [], log, engines)
+    return router(folder, engines.ports, log)
+
+
+def play_turn(router, requests, salt, model, folder):
     """Figures of a router in the world with equal engines, and in that with a slow one; none if it did not start."""
     engines, processes = [], []
+    log = os.path.join(folder, f"{router.name}.log")
     try:
         for capacity in KINDS.values():
-            engines.append(Engines(capacity))
-        log = os.path.join(folder, f"{router.name}.log")
+            engines.append(start_engines(router, capacity, model, folder))
         for each in engines:
-            processes.append(router(folder, each.ports, log))
+            if not each.wait_until_ready(90):
+                print(f"SKIPPED: engines for {router.name} did not begin to answer", flush=True)
+                return None
+            processes.append(start_router(router, each, folder))
         for process in processes:
             if not process.wait_until_ready(90):
                 print(f"SKIPPED: {router.name} did not begin to answer: {tail(log)}", flush=True)
@@ -118,11 +147,13 @@ def play_turn(router, requests, salt, folder):
             found[kind] = summarize(outcome) | {
                 "steady": summarize([one for one, (at, _) in zip(outcome, bodies) if at >= measured_from]),
                 "cpu_seconds": round(routers.cpu_seconds(process.process.pid) - cpu, 4),
-                "engine_late_p99": round(max(state["late_p99"] for state in states), 5),
+                "engine_late_p99": round(max((state["late_p99"] for state in states), default=0.0), 5),
                 "engine_busy": [round(state["busy"] / seconds, 3) for state in states],
                 "machine_busy": round(1 - (idle_after - idle_before) / max(1, all_after - all_before), 3),
                 "load_average": os.getloadavg()[0],
             }
+            if model is not None:  # Dynamo's engines do not tell what they have read.
+                found[kind].pop("same_bytes", None), found[kind].pop("same_messages", None)
         return found
     finally:
         for each in [*processes, *engines]:
@@ -148,7 +179,7 @@ def main():
     parser.add_argument("--evenkeel", default="target/dist/evenkeel", help="program to measure")
     parser.add_argument("--traces", help="folder with conversation_trace.jsonl and synthetic_trace.jsonl of Mooncake, or .gz of them")
     parser.add_argument("--rounds", type=int, default=2 if QUICK else 5)
-    parser.add_argument("--seconds", type=float, default=10 if QUICK else 45, help="length of a turn")
+    parser.add_argument("--seconds", type=float, default=8 if QUICK else 45, help="length of a turn")
     parser.add_argument("--only", help="names of routers, with | between")
     parser.add_argument("--worlds", help="names of worlds, with | between")
     parser.add_argument("--parts", default="worlds,simulator,cost")
@@ -157,11 +188,22 @@ def main():
     routers.Evenkeel.program = os.path.abspath(args.evenkeel)
     os.makedirs(routers.CACHE, exist_ok=True)
     log = os.path.join(routers.CACHE, "install.log")
-    chosen = [one for one in routers.ROUTERS if not args.only or one.name in args.only.split("|")]
+    names = args.only.split("|") if args.only else None
+    chosen = [one for one in routers.ROUTERS if names is None or one.name in names]
     chosen = [one for one in chosen if one.prepare(log) or print(f"SKIPPED: {one.name} is not installed", flush=True)]
+    # However this ends, no engine and no router stays.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     come_first()
     listed = worlds.list_worlds(QUICK, args.traces, args.seconds)
+    listed[DYNAMO_WORLD] = listed["agents"]
     listed = {name: make for name, make in listed.items() if not args.worlds or name in args.worlds.split("|")}
+    has_dynamo = DYNAMO_WORLD in listed and (names is None or "dynamo" in names) and dynamo.prepare(log)
+    if has_dynamo:
+        chosen.append(dynamo.DynamoRouter)
+    else:
+        listed.pop(DYNAMO_WORLD, None)
+        print("SKIPPED: dynamo, and its engines", flush=True)
     found = {"quick": QUICK, "seconds": args.seconds, "rounds": args.rounds, "versions": {}, "turns": [], "simulator": [], "cost": []}
     for one in chosen:
         found["versions"][one.name] = one.version
@@ -175,18 +217,26 @@ def main():
     page.write(found, args.out)
 
 
+def is_played(router, world):
+    """True if a router has turns in a world."""
+    if world != DYNAMO_WORLD:
+        return router is not dynamo.DynamoRouter
+    return router.name not in NOT_BEFORE_DYNAMO and (not QUICK or router.name in QUICK_BEFORE_DYNAMO)
+
+
 def play_worlds(found, chosen, listed, rounds, folder):
     skipped = set()
     for turn in range(rounds):
         for world, make in listed.items():
             requests = make(turn + 1)
             # Each round begins with another router.
+            model = dynamo.write_model(folder) if world == DYNAMO_WORLD else None
             for router in chosen[turn % len(chosen) :] + chosen[: turn % len(chosen)]:
-                if router in skipped:
+                if (world, router) in skipped or not is_played(router, world):
                     continue
-                told = play_turn(router, requests, f"{world}/{turn}/{router.name}", folder)
+                told = play_turn(router, requests, f"{world}/{turn}/{router.name}", model, folder)
                 if told is None:
-                    skipped.add(router)
+                    skipped.add((world, router))
                     continue
                 for kind, figures in told.items():
                     found["turns"].append({"world": world, "engines": kind, "router": router.name, "round": turn} | figures)

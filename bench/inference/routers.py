@@ -85,6 +85,17 @@ def version_of(command):
     return words[0].removeprefix("nginx/") if words else None
 
 
+def is_answered(url):
+    """True if a small request is answered."""
+    body = b'{"model":"mock","messages":[{"role":"user","content":"ready?"}],"max_tokens":1}'
+    head = {"Content-Type": "application/json", "Authorization": "Bearer none"}
+    try:
+        ask = urllib.request.Request(f"{url}/v1/chat/completions", body, head)
+        return urllib.request.urlopen(ask, timeout=5).status == 200
+    except OSError:
+        return False
+
+
 class Router:
     """A process in front of engines. Subclasses tell the command, and write its configuration."""
 
@@ -112,14 +123,7 @@ class Router:
         return True
 
     def is_ready(self):
-        """True if a small request is answered."""
-        body = b'{"model":"mock","messages":[{"role":"user","content":"ready?"}],"max_tokens":1}'
-        head = {"Content-Type": "application/json", "Authorization": "Bearer none"}
-        try:
-            ask = urllib.request.Request(f"{self.url}/v1/chat/completions", body, head)
-            return urllib.request.urlopen(ask, timeout=5).status == 200
-        except OSError:
-            return False
+        return is_answered(self.url)
 
     def wait_until_ready(self, seconds):
         end = time.monotonic() + seconds

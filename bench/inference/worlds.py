@@ -12,7 +12,7 @@ ENDINGS = ("", ".gz")
 WORDS = ["".join(letters) for letters in itertools.product("abcdefghijklmnop", repeat=3)]
 
 
-def make_agents(seconds, seed, rate=0.8):
+def make_agents(seconds, seed, rate=0.6):
     """Sessions that share a beginning of 2,048 tokens, and whose prompts grow with each turn. Turns come at fixed times."""
     draw, found, ids = random.Random(seed), [], iter(range(4, 1 << 60))
     # Sessions begin before the load does, as if it had come for a while.
