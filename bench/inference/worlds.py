@@ -12,20 +12,20 @@ ENDINGS = ("", ".gz")
 WORDS = ["".join(letters) for letters in itertools.product("abcdefghijklmnop", repeat=3)]
 
 
-def make_agents(seconds, seed, rate=0.6):
+def make_agents(seconds, seed, rate=1.0):
     """Sessions that share a beginning of 2,048 tokens, and whose prompts grow with each turn. Turns come at fixed times."""
     draw, found, ids = random.Random(seed), [], iter(range(4, 1 << 60))
     # Sessions begin before the load does, as if it had come for a while.
-    begins = -8.0
-    while (begins := begins + draw.expovariate(rate)) < seconds:
-        blocks, tokens, at = [0, 1, 2, 3], 2048 + int(draw.uniform(1500, 6000)), begins
-        for _ in range(1 + int(draw.expovariate(1 / 9))):
+    begins = -4.0
+    while (begins := begins + draw.uniform(0.7, 1.3) / rate) < seconds:
+        blocks, tokens, at = [0, 1, 2, 3], 2048 + int(draw.uniform(1000, 4000)), begins
+        for _ in range(draw.randint(5, 15)):
             while len(blocks) * BLOCK < tokens:
                 blocks.append(next(ids))
             if 0 <= at < seconds:
                 found.append((at, tokens, 1 + int(draw.expovariate(1 / 40)), list(blocks)))
-            tokens += int(draw.uniform(300, 1300))
-            at += 0.4 + draw.expovariate(1 / 1.2)
+            tokens += int(draw.uniform(150, 650))
+            at += 0.3 + draw.expovariate(1.0)
     return order(found)
 
 
