@@ -13,12 +13,12 @@ WORDS = ["".join(letters) for letters in itertools.product("abcdefghijklmnop", r
 
 
 def make_agents(seconds, seed, rate=1.0):
-    """Sessions that share a beginning of 2,048 tokens, and whose prompts grow with each turn. Turns come at fixed times."""
-    draw, found, ids = random.Random(seed), [], iter(range(4, 1 << 60))
+    """Sessions that share a beginning of 1,024 tokens, and whose prompts grow with each turn. Turns come at fixed times."""
+    draw, found, ids = random.Random(seed), [], iter(range(2, 1 << 60))
     # Sessions begin before the load does, as if it had come for a while.
     begins = -4.0
     while (begins := begins + draw.uniform(0.7, 1.3) / rate) < seconds:
-        blocks, tokens, at = [0, 1, 2, 3], 2048 + int(draw.uniform(1000, 4000)), begins
+        blocks, tokens, at = [0, 1], 1024 + int(draw.uniform(2000, 5000)), begins
         for _ in range(draw.randint(5, 15)):
             while len(blocks) * BLOCK < tokens:
                 blocks.append(next(ids))
