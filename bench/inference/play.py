@@ -183,6 +183,7 @@ def main():
     parser.add_argument("--only", help="names of routers, with | between")
     parser.add_argument("--worlds", help="names of worlds, with | between")
     parser.add_argument("--parts", default="worlds,simulator,cost")
+    parser.add_argument("--add", help="sockets.json of an earlier run, whose turns of other worlds and routers are kept")
     parser.add_argument("--out", default="bench/results/inference", help="folder for sockets.json, sockets.md and plots")
     args = parser.parse_args()
     routers.Evenkeel.program = os.path.abspath(args.evenkeel)
@@ -214,7 +215,20 @@ def main():
             simulate.compare(found, listed, folder)
         if "cost" in args.parts:
             found["cost"] = cost.measure(folder, 4 if QUICK else 10)
+    if args.add:
+        add_earlier(found, args.add)
     page.write(found, args.out)
+
+
+def add_earlier(found, path):
+    """Keeps the figures of an earlier run that were not measured now."""
+    with open(path) as file:
+        earlier = json.load(file)
+    for part in ("turns", "simulator"):
+        played = {(row["world"], row["router"]) for row in found[part]}
+        found[part] = [row for row in earlier[part] if (row["world"], row["router"]) not in played] + found[part]
+    found["cost"] = found["cost"] or earlier["cost"]
+    found["versions"] = earlier["versions"] | found["versions"]
 
 
 def is_played(router, world):
@@ -234,7 +248,9 @@ def play_worlds(found, chosen, listed, rounds, folder):
             for router in chosen[turn % len(chosen) :] + chosen[: turn % len(chosen)]:
                 if (world, router) in skipped or not is_played(router, world):
                     continue
-                told = play_turn(router, requests, f"{world}/{turn}/{router.name}", model, folder)
+                told = None
+                for attempt in range(2):  # Another program may have taken a port meanwhile.
+                    told = told or play_turn(router, requests, f"{world}/{turn}/{attempt}/{router.name}", model, folder)
                 if told is None:
                     skipped.add((world, router))
                     continue

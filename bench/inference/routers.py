@@ -22,10 +22,18 @@ DYNAMO = ["ai-dynamo==1.6.1", "ai-dynamo-runtime==1.6.1"]
 DYNAMO_NEEDS = "aiohttp kubernetes msgspec prometheus-client pyzmq redis transformers zstandard pydantic uvloop".split()
 
 
+# Ports that were given away: the system may name a free port twice before somebody listens there.
+GIVEN = set()
+
+
 def free_port():
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return one.getsockname()[1]
+    while True:
+        with socket.socket() as one:
+            one.bind(("127.0.0.1", 0))
+            port = one.getsockname()[1]
+        if port not in GIVEN:
+            GIVEN.add(port)
+            return port
 
 
 def install(name, packages, log):
