@@ -22,7 +22,7 @@ help:
 	@echo "make bench   side by side with HAProxy, nginx and Envoy (BENCH_QUICK=1 for six minutes)"
 	@echo "make bench-balance  how well they balance, and Traefik: slow, stalling, failing members and more (90 minutes; BENCH_QUICK=1 for six)"
 	@echo "make bench-console  what open pages of the web console cost (15 minutes; BENCH_QUICK=1 for four)"
-	@echo "make bench-inference  the strategy for engines of language models beside rules of other routers, in virtual time"
+	@echo "make bench-inference  the strategy for engines of language models beside rules of other routers, in virtual time, and beside their programs before simulated engines (an hour; BENCH_QUICK=1 for six minutes)"
 	@echo "make bench-upgrade  how much later requests are answered while the balancer is replaced (six minutes; BENCH_QUICK=1 for two)"
 	@echo "make bench-telemetry  what the access log and traces cost (15 minutes; BENCH_QUICK=1 for three)"
 	@echo "make bench-xds  what weights for clients of xDS cost: 1,000 clusters with 100 endpoints (a minute)"
@@ -164,9 +164,13 @@ bench-balance:
 	cargo build --profile dist -p evenkeel -p evenkeel-bench
 	target/dist/balance --as-built $(BALANCE)
 
-# Routers for engines of language models in virtual time. INFERENCE="--traces FOLDER --seeds 5" selects.
+# Routers for engines of language models. INFERENCE="--traces FOLDER --seeds 5" selects in virtual time (BENCH_QUICK=1 leaves this part out),
+# SOCKETS="--traces FOLDER --rounds 3 --only evenkeel|smg" over sockets. EVENKEEL=PROGRAM takes a program that is there.
 bench-inference:
-	cargo run --profile dist -p evenkeel-sim --example inference -- --write bench/results/inference $(INFERENCE)
+	@scripts/setup bench
+	[ -n "$(BENCH_QUICK)" ] || cargo run --profile dist -p evenkeel-sim --example inference -- --write bench/results/inference $(INFERENCE)
+	[ -n "$(EVENKEEL)" ] || cargo build --profile dist -p evenkeel
+	bench/inference/play.py --evenkeel $(or $(EVENKEEL),target/dist/evenkeel) $(SOCKETS)
 
 # How fast evenkeel-lab load is against a server that does nothing, and how late.
 bench-load:
