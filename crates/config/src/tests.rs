@@ -800,12 +800,6 @@ fn what_is_wrong_with_groups_by_name() {
             "test.toml:4:12: rule.x.strategy: belongs in the groups that `sni` names",
             "",
         ),
-        (
-            "tls = { certificates = \"c\" }\ngroup = \"b\"",
-            "\"a.example\" = \"a\"",
-            "test.toml:6:1: rule.x.sni: names are for `tls` here",
-            "",
-        ),
     ] {
         let text = named(lines, names);
         let said = errors(&text);
@@ -819,6 +813,18 @@ fn what_is_wrong_with_groups_by_name() {
         &text,
         "test.toml:5:1: rule.x.sni: only a rule with `protocol = \"tcp\"`",
         &[],
+    );
+}
+
+#[test]
+fn only_services_split_a_weight() {
+    one_error(
+        "[rule.x]\nlisten = \"127.0.0.1:80\"\nmembers = [{ address = \"127.0.0.1:1\", split_weight = true }]",
+        "test.toml:3:",
+        &[
+            "split_weight",
+            "only a member with `kubernetes` has this key",
+        ],
     );
 }
 

@@ -87,6 +87,28 @@ pub(crate) async fn find_route<'a>(
     Err(end)
 }
 
+/// Finds the group for a client whose TLS ends here. A client that is refused has been counted.
+pub(crate) fn find_ended_target<'a>(
+    session: &Session,
+    rule: &'a RuleSnapshot,
+    client: &Io,
+) -> Result<&'a Target, End> {
+    let agreed = client.agreed_parameters();
+    let name = agreed.and_then(|of| of.name.as_deref());
+    let named = name.and_then(|name| rule.names.find(name));
+    let named = named.map(|place| rule.target_at(place));
+    let own = (!rule.rule.group.is_empty()).then_some(&rule.default_target);
+    named.or(own).ok_or_else(|| {
+        session
+            .service
+            .metrics
+            .count_tls_failure(Cause::UnknownName);
+        let (rule, client) = (&session.service.name, session.peer);
+        tracing::debug!(%rule, %client, ?name, "a client is refused: no group has its TLS server name");
+        End::Refused
+    })
+}
+
 /// Reason why a client is not served.
 enum SniRefusal {
     For(Cause),

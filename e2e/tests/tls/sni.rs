@@ -7,8 +7,8 @@ use std::net::SocketAddr;
 
 use evenkeel_e2e::balancer::Balancer;
 use evenkeel_e2e::folder::Folder;
-use evenkeel_e2e::member::Member;
-use evenkeel_e2e::process::{are_installed, program, run_curl};
+use evenkeel_e2e::member::{Member, ok_response};
+use evenkeel_e2e::process::{are_installed, program, run_curl, try_curl};
 use evenkeel_e2e::script::Script;
 use evenkeel_e2e::server::{Server, address};
 use evenkeel_e2e::tls::{Key, make_certificate, s_client};
@@ -276,4 +276,53 @@ fn what_is_no_first_message_is_refused_and_counted_by_cause() {
     let mut client = balancer.connect();
     client.send(&good);
     assert_eq!(client.try_read_exact(good.len()).unwrap(), good);
+}
+
+#[test]
+fn names_choose_groups_where_tls_ends_at_the_balancer() {
+    if !are_installed(&["openssl", "curl"]) {
+        return;
+    }
+    let folder = certificates(&["a.example", "*.b.example", "other.example"]);
+    let members = ["a", "b", "rest"].map(|name| {
+        Member::start(move |script, mut wire| {
+            while script.read_request(&mut wire).is_some() && wire.try_send(ok_response(name)) {}
+        })
+    });
+    let [a, b, rest] = &members;
+    let groups = [("a.example", a.address()), ("*.b.example", b.address())];
+    let tls = |own: &str| {
+        let certificates = ["a.example", "*.b.example", "other.example"];
+        let certificates = certificates.map(|name| {
+            let path = folder.join(&format!("{name}.pem"));
+            format!("\"{}\"", path.display())
+        });
+        let own = format!(
+            "{own}\ntls = {{ certificates = [{}] }}",
+            certificates.join(", ")
+        );
+        config(&own, &groups)
+    };
+    let with_own = tls(&format!("members = [\"{}\"]", rest.address()));
+    let balancer = Balancer::start(&with_own);
+    let authority = folder.join("authority.crt").display().to_string();
+    for (name, member) in [
+        ("a.example", "a"),
+        ("A.example", "a"),
+        ("x.b.example", "b"),
+        ("other.example", "rest"),
+    ] {
+        assert_eq!(get(&balancer, &authority, name, "/", &[]), member, "{name}");
+    }
+    // Without a group of the rule, clients with other names are refused, and counted.
+    let balancer = Balancer::start(&tls(""));
+    assert_eq!(get(&balancer, &authority, "a.example", "/", &[]), "a");
+    let port = balancer.address("web").port();
+    let (to, url) = (
+        format!("other.example:{port}:127.0.0.1:{port}"),
+        format!("https://other.example:{port}/"),
+    );
+    let answer = try_curl(&["--cacert", &authority, "--connect-to", &to, &url]);
+    assert!(!answer.status.success());
+    eventually_counted(&balancer, "unknown_name", 1);
 }

@@ -46,6 +46,10 @@ section! {
         given_name "name": Option<String> [Text(MEMBER_NAMES)] = None; r#""s1""#,
         /// Share of the traffic relative to the other members. Set 0 to send a member no traffic.
         weight: Weight = Weight::ONE; "2.5",
+        /// Divides `weight` among the endpoints of the service of Kubernetes that take new traffic. Set `true` if
+        /// your group has several services, and each service is to have its share whatever the number of its
+        /// endpoints is.
+        split_weight: bool = false; "true",
         /// Location of the member: a machine, not a path as in nginx. Members of all groups at one location
         /// share its reported load. By default the host of `address`; or the whole `address` if it is a Unix
         /// socket, or if members on the host [report their own loads](load-reports.md#which-source). Set a
@@ -239,6 +243,10 @@ fn read_member(item: &Item<'_>, report: &mut Report<'_>) -> Option<MemberConfig>
                 }
             } else {
                 table.require("address", report);
+            }
+            if member.split_weight && !table.has_key("kubernetes") {
+                let message = "only a member with `kubernetes` has this key: remove it";
+                table.report_problem("split_weight", message, report);
             }
             table.report_unread(report);
             Some(place.address)

@@ -67,8 +67,8 @@ section! {
         /// TLS between clients and the rule: a table, see below. Without the table, clients connect without
         /// encryption.
         tls: Option<Tls> = None; r#"{ certificates = "/etc/evenkeel/www.pem" }"#,
-        /// TCP: groups by the name requested by a client (SNI), for clients which speak TLS with the members:
-        /// [pass-through](tls.md#pass-through). Begin a name with `*.` to match all names right below the
+        /// TCP: groups by the name requested by a client (SNI). Without `tls`, clients speak TLS with the members:
+        /// [pass-through](tls.md#pass-through). With `tls`, TLS of clients ends at the balancer. Begin a name with `*.` to match all names right below the
         /// domain, or with `**.` to match all names below the domain at any depth. Clients with other names, or none, go to the group of the rule; if you set neither `group`
         /// nor `members`, they are refused.
         sni: BTreeMap<String, String> [Text(GROUP)] = BTreeMap::new(); r#"{ "www.example.org" = "backends" }"#,

@@ -443,10 +443,6 @@ fn check_names(
     if rule.protocol != Protocol::Tcp {
         let message = "only a rule with `protocol = \"tcp\"` has this key";
         table.report_problem("sni", message, report);
-    } else if table.has_key("tls") {
-        let message = "names are for `tls` here, which ends at the balancer; members of a rule \
-                       with `sni` have the certificates";
-        table.report_problem("sni", message, report);
     }
     let Some(names) = table.read_table("sni", report) else {
         return;

@@ -1,8 +1,10 @@
 //! Members that a subsystem finds: the endpoints of services of Kubernetes.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::net::SocketAddr;
 
+use evenkeel_core::member::Weight;
 use serde::{Deserialize, Serialize};
 
 use crate::config::MemberConfig;
@@ -34,9 +36,49 @@ impl FoundMember {
     }
 }
 
+/// Returns the settings of each of the members that were found: with `split_weight`, those that take new traffic share the
+/// weight.
+pub(crate) fn share_template<'a>(
+    template: &'a MemberConfig,
+    found: &[FoundMember],
+) -> Cow<'a, MemberConfig> {
+    let taking = found.iter().filter(|member| !member.drain).count();
+    if !template.split_weight || taking < 2 {
+        return Cow::Borrowed(template);
+    }
+    let weight = f64::from(template.weight.get()) / taking as f64;
+    Cow::Owned(MemberConfig {
+        weight: Weight::new(weight).unwrap_or(template.weight),
+        ..template.clone()
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn members_that_take_traffic_share_the_weight() {
+        let found = |drain| FoundMember {
+            address: "10.0.0.1:80".parse().unwrap(),
+            zone: None,
+            drain,
+        };
+        let weight = |split_weight, found: &[FoundMember]| {
+            let template = MemberConfig {
+                weight: Weight::new(600.0).unwrap(),
+                split_weight,
+                ..MemberConfig::default()
+            };
+            share_template(&template, found).weight.get()
+        };
+        let three = [found(false), found(false), found(true)];
+        assert_eq!(weight(true, &three), 300.0);
+        assert_eq!(weight(false, &three), 600.0);
+        for few in [&three[..1], &three[2..], &[]] {
+            assert_eq!(weight(true, few), 600.0);
+        }
+    }
 
     #[test]
     fn a_found_member_has_the_settings_of_its_list() {

@@ -50,8 +50,10 @@ impl Lists {
         });
         let of_subsystems = group.services.iter().flat_map(|template| {
             let found = { template.kubernetes.as_ref() }.and_then(|name| self.found.get(name));
-            let found = found.into_iter().flat_map(|found| found.iter());
-            found.map(|member| member.with_settings(template))
+            let found = found.map_or(&[][..], |found| &found[..]);
+            let template = found::share_template(template, found);
+            let found = found.iter();
+            found.map(move |member| member.with_settings(&template))
         });
         let patterns = group
             .members_files

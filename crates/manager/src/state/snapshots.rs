@@ -110,7 +110,7 @@ impl State {
         responses.set_maintenance(self.inputs.live.group_maintenance.get(name));
         let responses = responses.layer_over(&rule.responses);
         // What passes through is encrypted already.
-        let passes = !rule.sni.is_empty();
+        let passes = !rule.sni.is_empty() && rule.tls.is_none();
         Some(Target {
             policy: ResponsePolicy::new(responses, &self.inputs.files),
             group: Arc::clone(&entry.handle),
