@@ -135,7 +135,7 @@ test-vm:
 test-kubernetes:
 	@scripts/setup test
 	EVENKEEL_KUBERNETES="$$(scripts/kubernetes conformance)" && export EVENKEEL_KUBERNETES && \
-	cargo test --workspace $(FEATURES) --test fleet -- --nocapture kubernetes:: gateway:: deployment:: && \
+	cargo test --workspace $(FEATURES) --test fleet -- --nocapture kubernetes:: gateway deployment:: && \
 	cargo test --workspace $(FEATURES) --test fleet -- --nocapture --ignored --exact conformance::claimed_features_pass
 
 # Hot paths are held by the instructions that they take, which do not depend on what else the

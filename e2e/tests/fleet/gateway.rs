@@ -27,6 +27,8 @@ pub(crate) const GATEWAYS: &str = "/apis/gateway.networking.k8s.io/v1/namespaces
 pub(crate) const ROUTES: &str = "/apis/gateway.networking.k8s.io/v1/namespaces/shop/httproutes";
 pub(crate) const POLICIES: &str =
     "/apis/gateway.networking.k8s.io/v1/namespaces/shop/backendtlspolicies";
+pub(crate) const EVENKEEL_POLICIES: &str =
+    "/apis/evenkeel.org/v1alpha1/namespaces/shop/evenkeelpolicies";
 pub(crate) const UDP_ROUTES: &str =
     "/apis/gateway.networking.k8s.io/v1alpha2/namespaces/shop/udproutes";
 const TCP_ROUTES: &str = "/apis/gateway.networking.k8s.io/v1alpha2/namespaces/shop/tcproutes";
@@ -60,6 +62,9 @@ impl Cluster {
             let path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
             server.create_from_yaml(path, &crd);
         }
+        let own = include_str!("../../../packaging/kubernetes/policy-crd.yaml");
+        let path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
+        server.create_from_yaml(path, own);
         let rights = include_str!("../../../packaging/kubernetes/gateway-rights.yaml");
         for document in rights.split("\n---\n") {
             let kind = document
@@ -83,9 +88,16 @@ impl Cluster {
             );
         }
         wait_until("the API server has the kinds", || {
-            [GATEWAYS, ROUTES, TCP_ROUTES, UDP_ROUTES, POLICIES]
-                .iter()
-                .all(|path| server.get_object(path).is_some())
+            [
+                GATEWAYS,
+                ROUTES,
+                TCP_ROUTES,
+                UDP_ROUTES,
+                POLICIES,
+                EVENKEEL_POLICIES,
+            ]
+            .iter()
+            .all(|path| server.get_object(path).is_some())
         });
         let cluster = Cluster { server, ip };
         let shop =

@@ -7,6 +7,7 @@ mod ejections;
 mod faults;
 mod gateway;
 mod gateway_members;
+mod gateway_policies;
 mod inference_pools;
 mod ingress;
 mod kubernetes;

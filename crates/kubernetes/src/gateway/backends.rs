@@ -7,6 +7,7 @@ use evenkeel_config::ServicePort;
 
 use super::conditions::Refusal;
 use super::grants::is_granted;
+use super::group_policies::{GroupTuning, Layer};
 use super::objects::{
     self, BackendRef, GROUP, INFERENCE_GROUP, Kind, ObjectName, Objects, Reference,
     SessionPersistence,
@@ -142,6 +143,8 @@ pub(crate) struct Group {
     pub(crate) target: ObjectName,
     pub(crate) members: Members,
     pub(crate) binding: Option<Binding>,
+    /// Settings by policies.
+    pub(crate) tuning: Option<Arc<GroupTuning>>,
 }
 
 impl Group {
@@ -149,11 +152,14 @@ impl Group {
     fn write_members(&self, text: &mut Text) {
         let list = |members: &[String]| {
             let members = members.iter();
+            let keys = self.tuning.iter().flat_map(|of| &of.member);
+            let keys: String = keys.map(|line| format!(", {}", line.write())).collect();
             let members: Vec<String> = members
-                .map(|member| format!("{{ kubernetes = {} }}", quote(member)))
+                .map(|member| format!("{{ kubernetes = {}{keys} }}", quote(member)))
                 .collect();
             format!("members = [{}]", members.join(", "))
         };
+        self.write_tuning(text);
         match &self.members {
             Members::Service(port, protocol) => {
                 text.line(&list(&[format!("{}:{port}", self.target)]));
@@ -183,6 +189,24 @@ impl Group {
                 text.line(&list(&[format!("{}:{port}", self.target)]));
                 lines.iter().for_each(|line| text.line(line));
             }
+        }
+    }
+}
+
+impl Group {
+    /// Writes the settings by policies that neither the members nor annotations of an Ingress set.
+    fn write_tuning(&self, text: &mut Text) {
+        let is_set = |key: &str| match &self.members {
+            Members::Pool(_) => key == "strategy",
+            Members::Tuned(_, lines) => lines.iter().any(|line| {
+                let (set, _) = line.split_once('=').unwrap_or_default();
+                set.trim_end() == key
+            }),
+            _ => false,
+        };
+        let lines = self.tuning.iter().flat_map(|of| &of.group);
+        for line in lines.filter(|line| !is_set(&line.key)) {
+            text.line(&line.write());
         }
     }
 }
@@ -295,6 +319,11 @@ impl Groups {
         self.known.get(name).map_or(&[], |known| &known.users)
     }
 
+    /// Returns the settings of a group by policies.
+    pub(crate) fn tuning_of(&self, name: &str) -> Option<&GroupTuning> {
+        self.find(name)?.tuning.as_deref()
+    }
+
     /// True if the members of a group are the engines of a pool.
     pub(crate) fn is_pool(&self, name: &str) -> bool {
         let group = self.find(name);
@@ -333,6 +362,12 @@ impl Groups {
         ];
         if let Some(binding) = &binding {
             parts.extend(["sticky", binding]);
+        }
+        let scope = group.tuning.iter().flat_map(|of| &of.scope);
+        let mut scope: Vec<&str> = scope.map(String::as_str).collect();
+        if !scope.is_empty() {
+            scope.insert(0, "policy");
+            parts.append(&mut scope);
         }
         let name = find_name(&parts, |name| {
             let known = self.known.get(name);
@@ -388,6 +423,8 @@ impl Groups {
 pub(crate) struct Referrer<'o> {
     pub(crate) objects: &'o Objects,
     pub(crate) policies: &'o Policies,
+    /// Policies of the route and its gateways.
+    pub(crate) inherited: &'o [Arc<Layer>],
     pub(crate) kind: Kind,
     pub(crate) namespace: &'o str,
 }
@@ -438,11 +475,48 @@ impl Referrer<'_> {
                 None => return Ok(groups.use_nobody()),
             },
         };
+        let tuning = match is_pool {
+            true => self.find_tuning(Kind::InferencePool, &name, None),
+            false => {
+                let ports = { self.objects.services.get(&name) }
+                    .into_iter()
+                    .flat_map(|of| of.spec.ports.iter());
+                let mut ports = ports.filter(|of| Some(of.port) == target.port);
+                let port = ports.find(|of| self.has_transport(of));
+                let port = port.and_then(|of| of.name.as_deref());
+                self.find_tuning(Kind::Service, &name, port)
+            }
+        };
         Ok(groups.add(Group {
             target: name,
             members,
             binding: binding.cloned(),
+            tuning,
         }))
+    }
+
+    /// Returns the settings of a group by policies.
+    fn find_tuning(
+        self,
+        kind: Kind,
+        name: &ObjectName,
+        port: Option<&str>,
+    ) -> Option<Arc<GroupTuning>> {
+        let of_groups = &self.policies.groups;
+        of_groups.find_tuning(kind, name, port, self.inherited)
+    }
+
+    /// Returns the protocol of the transport to members.
+    fn transport(self) -> &'static str {
+        match self.kind {
+            Kind::UdpRoute => "UDP",
+            _ => "TCP",
+        }
+    }
+
+    /// True if a port of a service is one for the transport to members.
+    fn has_transport(self, port: &objects::ServicePort) -> bool {
+        port.protocol.as_deref().unwrap_or("TCP") == self.transport()
     }
 
     /// Returns the members of a service to which a target refers: those of a port. `None` if requests fail, because
@@ -461,11 +535,9 @@ impl Referrer<'_> {
                 "the reference to Service {name} has no port; add one"
             )));
         };
-        let is_udp = self.kind == Kind::UdpRoute;
-        let transport = if is_udp { "UDP" } else { "TCP" };
-        let port = { service.spec.ports.iter() }.find(|port| {
-            port.port == number && port.protocol.as_deref().unwrap_or("TCP") == transport
-        });
+        let (is_udp, transport) = (self.kind == Kind::UdpRoute, self.transport());
+        let mut ports = service.spec.ports.iter();
+        let port = ports.find(|port| port.port == number && self.has_transport(port));
         let Some(port) = port else {
             return Err(not_found(format!(
                 "Service {name} has no port {number} of {transport}; choose one of its ports"

@@ -13,6 +13,7 @@
 //! | `notices`, `events` | reports about objects that cannot be served as they are written, as events |
 //! | `backends`, `pools` | targets of routes: services and InferencePools |
 //! | `policies` | BackendTLSPolicies: TLS to members |
+//! | `group_policies`, `group_policy_spec` | EvenkeelPolicies: settings of groups |
 //! | `grants` | permissions for references between namespaces |
 //! | `http` | rules of HTTPRoute: conditions, filters, groups |
 //! | `field_edits` | changes of fields by filters of rules and targets |
@@ -42,6 +43,8 @@ mod events;
 mod field_edits;
 mod gateway_spec;
 mod grants;
+mod group_policies;
+mod group_policy_spec;
 mod grpc;
 mod http;
 pub mod ingress;

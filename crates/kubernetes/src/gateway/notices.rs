@@ -32,6 +32,7 @@ fn is_told(kind: Kind) -> bool {
             | Kind::TcpRoute
             | Kind::UdpRoute
             | Kind::BackendTlsPolicy
+            | Kind::EvenkeelPolicy
     )
 }
 

@@ -13,6 +13,7 @@ pub use super::gateway_spec::{
     AllowedListeners, AllowedRoutes, GatewayAddress, GatewaySpec, Infrastructure, Listener,
     ListenerSetSpec, ListenerTls, Requirement, RouteKind, RouteNamespaces, Selector,
 };
+pub use super::group_policy_spec::{EvenkeelPolicySpec, PolicyLine};
 use super::grpc;
 pub use super::ingress_spec::{IngressClassSpec, IngressPath, IngressSpec, IngressTls, Target};
 pub use super::policy_spec::{AlternativeName, PolicySpec, PolicyTarget, Validation};
@@ -22,7 +23,9 @@ pub use super::routes::{
     UrlRewrite, ValueMatch,
 };
 use super::values::or_default;
-pub(crate) use super::values::{EXPERIMENTAL_GROUP, GROUP, INFERENCE_GROUP, INGRESS_GROUP};
+pub(crate) use super::values::{
+    EXPERIMENTAL_GROUP, GROUP, INFERENCE_GROUP, INGRESS_GROUP, OWN_GROUP,
+};
 pub use super::values::{Items, ObjectName, ParentRef, Reference};
 
 /// Kind of objects that the controller follows.
@@ -48,6 +51,8 @@ pub enum Kind {
     UdpRoute,
     /// TLS to members of services.
     BackendTlsPolicy,
+    /// Settings of groups.
+    EvenkeelPolicy,
     /// Texts, such as certificates of authorities.
     ConfigMap,
     /// Permission for references between namespaces.
@@ -68,7 +73,7 @@ pub enum Kind {
 
 impl Kind {
     /// All kinds.
-    pub const ALL: [Kind; 18] = [
+    pub const ALL: [Kind; 19] = [
         Kind::GatewayClass,
         Kind::Gateway,
         Kind::ListenerSet,
@@ -79,6 +84,7 @@ impl Kind {
         Kind::TcpRoute,
         Kind::UdpRoute,
         Kind::BackendTlsPolicy,
+        Kind::EvenkeelPolicy,
         Kind::ConfigMap,
         Kind::ReferenceGrant,
         Kind::Namespace,
@@ -102,6 +108,7 @@ impl Kind {
             Kind::TcpRoute => "TCPRoute",
             Kind::UdpRoute => "UDPRoute",
             Kind::BackendTlsPolicy => "BackendTLSPolicy",
+            Kind::EvenkeelPolicy => "EvenkeelPolicy",
             Kind::ConfigMap => "ConfigMap",
             Kind::ReferenceGrant => "ReferenceGrant",
             Kind::Namespace => "Namespace",
@@ -126,6 +133,7 @@ impl Kind {
             Kind::TcpRoute => "tcproutes",
             Kind::UdpRoute => "udproutes",
             Kind::BackendTlsPolicy => "backendtlspolicies",
+            Kind::EvenkeelPolicy => "evenkeelpolicies",
             Kind::ConfigMap => "configmaps",
             Kind::ReferenceGrant => "referencegrants",
             Kind::Namespace => "namespaces",
@@ -142,7 +150,7 @@ impl Kind {
         match self {
             Kind::TlsRoute => &["v1", "v1alpha3", "v1alpha2"],
             Kind::TcpRoute | Kind::UdpRoute => &["v1", "v1alpha2"],
-            Kind::XListenerSet => &["v1alpha1"],
+            Kind::XListenerSet | Kind::EvenkeelPolicy => &["v1alpha1"],
             Kind::BackendTlsPolicy => &["v1", "v1alpha3"],
             Kind::ReferenceGrant => &["v1", "v1beta1"],
             _ => &["v1"],
@@ -155,6 +163,7 @@ impl Kind {
             Kind::Namespace | Kind::Service | Kind::Secret | Kind::ConfigMap => "",
             Kind::InferencePool => INFERENCE_GROUP,
             Kind::XListenerSet => EXPERIMENTAL_GROUP,
+            Kind::EvenkeelPolicy => OWN_GROUP,
             Kind::Ingress | Kind::IngressClass => INGRESS_GROUP,
             _ => GROUP,
         }
@@ -178,11 +187,14 @@ impl Kind {
     /// True for kinds without which the controller works: clusters without the experimental channel of the Gateway API, or
     /// without its extension for inference, do not have them.
     pub fn is_optional(self) -> bool {
-        use Kind::{BackendTlsPolicy, ConfigMap, GrpcRoute, InferencePool};
+        use Kind::{BackendTlsPolicy, ConfigMap, EvenkeelPolicy, GrpcRoute, InferencePool};
         use Kind::{TcpRoute, TlsRoute, UdpRoute};
         let is_route = matches!(self, GrpcRoute | TlsRoute | TcpRoute | UdpRoute);
         is_route
-            || matches!(self, BackendTlsPolicy | ConfigMap | InferencePool)
+            || matches!(
+                self,
+                BackendTlsPolicy | ConfigMap | EvenkeelPolicy | InferencePool
+            )
             || matches!(self, Kind::ListenerSet | Kind::XListenerSet)
             || self.is_of_ingress()
     }
@@ -426,6 +438,8 @@ pub type HttpRoute = Object<RouteSpec<HttpRule>>;
 pub type StreamRoute = Object<RouteSpec<StreamRule>>;
 /// BackendTLSPolicy of services.
 pub type TlsPolicy = Object<PolicySpec>;
+/// EvenkeelPolicy of services, routes and gateways.
+pub type EvenkeelPolicy = Object<EvenkeelPolicySpec>;
 /// ReferenceGrant of a namespace.
 pub type ReferenceGrant = Object<GrantSpec>;
 /// Namespace with its labels.
@@ -467,6 +481,8 @@ pub struct Objects {
     pub udp_routes: ByName<StreamRoute>,
     /// BackendTLSPolicies of the cluster.
     pub tls_policies: ByName<TlsPolicy>,
+    /// EvenkeelPolicies of the cluster.
+    pub evenkeel_policies: ByName<EvenkeelPolicy>,
     /// ConfigMaps of the cluster, with certificates of authorities only.
     pub config_maps: ByName<ConfigMap>,
     /// ReferenceGrants of the cluster.
@@ -499,6 +515,7 @@ macro_rules! with_field {
             Kind::TcpRoute => $call!(tcp_routes),
             Kind::UdpRoute => $call!(udp_routes),
             Kind::BackendTlsPolicy => $call!(tls_policies),
+            Kind::EvenkeelPolicy => $call!(evenkeel_policies),
             Kind::ConfigMap => $call!(config_maps),
             Kind::ReferenceGrant => $call!(grants),
             Kind::Namespace => $call!(namespaces),
@@ -605,6 +622,16 @@ impl Objects {
             };
         }
         with_field!(kind, list_names)
+    }
+
+    /// True if there is an object of a kind with this name.
+    pub(crate) fn has(&self, kind: Kind, name: &ObjectName) -> bool {
+        macro_rules! has {
+            ($field:ident) => {
+                self.$field.contains_key(name)
+            };
+        }
+        with_field!(kind, has)
     }
 
     /// Returns the number of objects of a kind.

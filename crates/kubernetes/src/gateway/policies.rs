@@ -8,12 +8,13 @@ use serde_json::{Value, json};
 
 use super::conditions::{Condition, Refusal, list_by_gateway, list_conditions};
 use super::grants::is_granted;
+use super::group_policies::GroupPolicies;
 use super::listeners::{Files, SECRETS};
 use super::objects::{
     GROUP, HttpRule, Kind, Metadata, ObjectName, Objects, PolicyTarget, Reference, ServicePort,
     TlsPolicy, Validation,
 };
-use super::text::{hash_of, is_host, quote, quote_list};
+use super::text::{Owner, hash_of, is_host, quote, quote_list};
 
 /// Most ancestors in the status of a policy; the API has the same bound.
 const MAX_ANCESTORS: usize = 16;
@@ -45,6 +46,8 @@ pub(crate) struct Policies {
     /// TLS by the service and the name of the port; without a name for all ports that have no policy of their own.
     targets: BTreeMap<(ObjectName, Option<String>), MemberTls>,
     findings: BTreeMap<ObjectName, Findings>,
+    /// Settings of groups.
+    pub(crate) groups: GroupPolicies,
 }
 
 /// Reads the certificates of authorities in a ConfigMap.
@@ -192,9 +195,16 @@ fn find_service(target: &PolicyTarget, namespace: &str) -> Option<ObjectName> {
 }
 
 impl Policies {
-    /// Reads all policies. `files` gets the certificates of authorities.
-    pub(crate) fn new(objects: &Objects, files: &mut Files) -> Self {
-        let mut policies = Policies::default();
+    /// Reads all policies. `files` gets the certificates of authorities, and `refused` has policies that are left out.
+    pub(crate) fn new(
+        objects: &Objects,
+        refused: &BTreeMap<Owner, String>,
+        files: &mut Files,
+    ) -> Self {
+        let mut policies = Policies {
+            groups: GroupPolicies::new(objects, refused),
+            ..Policies::default()
+        };
         let mut sorted: Vec<&TlsPolicy> =
             objects.tls_policies.values().map(AsRef::as_ref).collect();
         sorted.sort_by_key(|of| rank_age(&of.metadata));

@@ -15,7 +15,7 @@ pub struct PolicySpec {
 }
 
 /// Target of a policy.
-#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct PolicyTarget {
     /// Group of the API.

@@ -12,11 +12,13 @@ use super::translate::{Refused, Translation};
 
 mod again;
 mod datagrams;
+mod group_policies;
 mod grpc;
 mod ingress;
 mod listener_sets;
 mod parts;
 mod policies;
+mod policy_crd;
 mod pools;
 mod rights;
 mod settle;

@@ -19,6 +19,8 @@ pub enum Owner {
     Rule(Kind, ObjectName, usize),
     /// Target of routes, by the name of its group.
     Group(String),
+    /// EvenkeelPolicy of groups.
+    Policy(ObjectName),
 }
 
 /// Kind of a part of the text.

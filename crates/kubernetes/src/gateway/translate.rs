@@ -168,7 +168,7 @@ impl<'o> Work<'o> {
         }
         let by_set = sets.iter().map(|of| (of.name(), of.listeners.clone()));
         let by_set = by_set.collect();
-        let policies = Policies::new(objects, &mut files);
+        let policies = Policies::new(objects, refused, &mut files);
         let ingress = add_listeners(
             objects,
             settings,
@@ -307,9 +307,14 @@ impl<'o> Work<'o> {
         let (parents, attachments) = self.attach(&facts);
         let mut findings = RouteFindings::default();
         let owner = Arc::new(Owner::Rule(kind, metadata.object_name(), 0));
+        let groups = &self.policies.groups;
+        let parents_of = &route.spec.parent_refs;
+        let inherited =
+            groups.list_inherited(kind, &metadata.object_name(), parents_of, self.objects);
         let referrer = Referrer {
             objects: self.objects,
             policies: &self.policies,
+            inherited: &inherited,
             kind,
             namespace: &metadata.namespace,
         };
@@ -406,6 +411,10 @@ impl<'o> Work<'o> {
             let (ancestors, controller) = (&self.policy_ancestors, &self.settings.controller);
             let status = self.policies.show_policy(policy, ancestors, controller);
             self.note_status(Kind::BackendTlsPolicy, &policy.metadata, status);
+        }
+        for policy in objects.evenkeel_policies.values() {
+            let status = (self.policies.groups).show_policy(policy, &self.settings.controller);
+            self.note_status(Kind::EvenkeelPolicy, &policy.metadata, status);
         }
         for gateway in self.gateways.clone() {
             let status = self.show_gateway(gateway);

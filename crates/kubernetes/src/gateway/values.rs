@@ -15,6 +15,9 @@ pub(crate) const EXPERIMENTAL_GROUP: &str = "gateway.networking.x-k8s.io";
 /// Group of the Gateway API's extension for inference.
 pub(crate) const INFERENCE_GROUP: &str = "inference.networking.k8s.io";
 
+/// Group of kinds of the balancer itself.
+pub(crate) const OWN_GROUP: &str = "evenkeel.org";
+
 /// Group of Ingresses.
 pub(crate) const INGRESS_GROUP: &str = "networking.k8s.io";
 

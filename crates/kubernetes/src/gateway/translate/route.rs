@@ -49,11 +49,14 @@ pub(super) fn translate_route(
     let wrong_host = refuse_host(&route.spec.hostnames);
     let (mut rules, mut claims, mut pools, mut count) = (Vec::new(), Vec::new(), Vec::new(), 0);
     let mut secured = Vec::new();
+    let of_groups = &work.policies.groups;
+    let inherited = of_groups.list_inherited(kind, &object, &route.spec.parent_refs, work.objects);
     for (number, rule) in route.spec.rules.iter().enumerate() {
         let owner = Arc::new(Owner::Rule(kind, object.clone(), number));
         let referrer = Referrer {
             objects: work.objects,
             policies: &work.policies,
+            inherited: &inherited,
             kind,
             namespace: &metadata.namespace,
         };

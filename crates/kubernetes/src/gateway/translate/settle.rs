@@ -137,6 +137,11 @@ impl Work<'_> {
             let message = || show_problem(problem);
             match self.text.owner_of(problem.line) {
                 Some(Owner::Group(name)) => {
+                    let tuning = self.groups.tuning_of(name);
+                    if let Some(policy) = tuning.and_then(|of| of.find_culprit(&problem.key)) {
+                        found.push((Owner::Policy(policy.clone()), show_problem(problem)));
+                        continue;
+                    }
                     let users = self.groups.users_of(name).iter();
                     found.extend(users.map(|user| (Owner::clone(user), message())));
                 }

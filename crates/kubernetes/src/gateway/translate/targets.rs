@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::super::backends::{Group, Members, Protocol};
 use super::super::grants::is_granted;
+use super::super::group_policies::GroupTuning;
 use super::super::ingress::annotations::{Canary, Treatment};
 use super::super::ingress::find_port;
 use super::super::ingress_spec::{Target, TargetPort, TargetService};
@@ -165,19 +166,31 @@ impl<'o> Work<'o> {
         if lines.is_empty() {
             return Ok(self.add_service(service, port, Protocol::Plain));
         }
+        let tuning = self.find_service_tuning(&service, port);
         Ok(self.groups.add(Group {
             target: service,
             members: Members::Tuned(port, lines),
             binding: None,
+            tuning,
         }))
     }
 
     fn add_service(&mut self, target: ObjectName, port: u16, protocol: Protocol) -> String {
+        let tuning = self.find_service_tuning(&target, port);
         self.groups.add(Group {
             target,
             members: Members::Service(port, protocol),
             binding: None,
+            tuning,
         })
+    }
+
+    /// Returns the settings of a port of a service by policies.
+    fn find_service_tuning(&self, name: &ObjectName, port: u16) -> Option<Arc<GroupTuning>> {
+        let service = self.objects.services.get(name)?;
+        let mut ports = service.spec.ports.iter();
+        let port = ports.find(|of| of.port == port)?.name.as_deref();
+        (self.policies.groups).find_tuning(Kind::Service, name, port, &[])
     }
 
     /// Writes the question to a login service.

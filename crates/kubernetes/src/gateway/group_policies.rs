@@ -1,0 +1,303 @@
+//! EvenkeelPolicies: settings of groups, by service, route and gateway.
+//!
+//! A key counts as the most specific policy sets it: the policy of a service's port, then those of the service (or pool),
+//! of the route, and of the gateway. Of two policies with the same target, the older one counts.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+
+use super::conditions::{Condition, Refusal, list_conditions};
+use super::group_policy_spec::PolicyLine;
+use super::objects::{
+    EvenkeelPolicy, Kind, Metadata, ObjectName, Objects, ParentRef, PolicyTarget,
+};
+use super::text::Owner;
+
+/// Most targets of a policy; the API has the same bound for ancestors in a status.
+pub(crate) const MAX_TARGETS: usize = 16;
+
+/// Object for which a policy holds, and the name of a port of a service.
+type Target = (Kind, ObjectName, Option<String>);
+
+/// Settings of a policy.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Layer {
+    policy: ObjectName,
+    group: Vec<PolicyLine>,
+    member: Vec<PolicyLine>,
+}
+
+/// Settings of a group by all policies that hold for it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct GroupTuning {
+    /// Keys of the group.
+    pub(crate) group: Vec<PolicyLine>,
+    /// Keys of each member.
+    pub(crate) member: Vec<PolicyLine>,
+    /// Namespaces and names of the policies of the route and its gateways: other routes to the same service have groups of their own.
+    pub(crate) scope: Vec<String>,
+    /// All policies, the most specific first.
+    pub(crate) policies: Vec<ObjectName>,
+}
+
+impl GroupTuning {
+    /// Adds the keys of a policy that no more specific policy sets.
+    fn add(&mut self, layer: &Layer) {
+        for (own, added) in [
+            (&mut self.group, &layer.group),
+            (&mut self.member, &layer.member),
+        ] {
+            for line in added {
+                if own.iter().all(|known| known.key != line.key) {
+                    own.push(line.clone());
+                }
+            }
+        }
+        self.policies.push(layer.policy.clone());
+    }
+
+    /// Returns the policy to which a problem with a key of the group is due; `None` if no policy sets the key.
+    pub(crate) fn find_culprit(&self, key: &str) -> Option<&ObjectName> {
+        let causes: Vec<&str> = match key.rsplit('.').next() {
+            // The parser reports there that the keys do not go together.
+            Some("sticky") => vec!["granularity", "adaptive"],
+            _ => key.rsplit('.').collect(),
+        };
+        let mut lines = self.group.iter().chain(&self.member);
+        let is_set = lines.any(|line| causes.contains(&line.key.as_str()));
+        self.policies.last().filter(|_| is_set)
+    }
+}
+
+/// Targets of a policy, each with the reason why the policy does not hold for it.
+type Findings = Vec<(PolicyTarget, Option<Refusal>)>;
+
+/// All EvenkeelPolicies.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct GroupPolicies {
+    layers: BTreeMap<Target, Arc<Layer>>,
+    findings: BTreeMap<ObjectName, Findings>,
+}
+
+/// Returns the kind of a target; `None` if policies do not hold for such objects.
+fn find_kind(target: &PolicyTarget) -> Option<Kind> {
+    let kinds = [
+        Kind::Service,
+        Kind::InferencePool,
+        Kind::HttpRoute,
+        Kind::GrpcRoute,
+        Kind::TlsRoute,
+        Kind::TcpRoute,
+        Kind::UdpRoute,
+        Kind::Gateway,
+    ];
+    let is_kind = |kind: &Kind| kind.api_group() == target.group && kind.name() == target.kind;
+    kinds.into_iter().find(is_kind)
+}
+
+/// Age of a policy, the oldest first.
+fn rank_age(metadata: &Metadata) -> (&str, &str, &str) {
+    let of = metadata;
+    (&of.creation_timestamp, &of.namespace, &of.name)
+}
+
+/// Returns the object of a target.
+///
+/// # Errors
+///
+/// The reason why the policy does not hold for the target.
+fn find_target(
+    target: &PolicyTarget,
+    namespace: &str,
+    objects: &Objects,
+) -> Result<Target, Refusal> {
+    let Some(kind) = find_kind(target) else {
+        let message = format!(
+            "a target cannot be a {}/{}; name a Service, an InferencePool, a route or a Gateway",
+            target.group, target.kind
+        );
+        return Err(("Invalid", message));
+    };
+    let name = ObjectName::new(namespace, &target.name);
+    let (shown, not_found) = (kind.name(), |message| Err(("TargetNotFound", message)));
+    if !objects.has(kind, &name) {
+        return not_found(format!("there is no {shown} {name}; create it"));
+    }
+    let section = { target.section_name.clone() }.filter(|name| !name.is_empty());
+    let Some(section) = section else {
+        return Ok((kind, name, None));
+    };
+    if kind != Kind::Service {
+        let message =
+            format!("sectionName of a {shown} is not supported; remove it, or name a Service");
+        return Err(("Invalid", message));
+    }
+    let mut ports = { objects.services.get(&name) }
+        .into_iter()
+        .flat_map(|service| service.spec.ports.iter());
+    match ports.any(|port| port.name.as_ref() == Some(&section)) {
+        true => Ok((kind, name, Some(section))),
+        false => not_found(format!(
+            "Service {name} has no port with the name {section:?}; change sectionName"
+        )),
+    }
+}
+
+impl GroupPolicies {
+    /// Reads all policies. `refused` has those with which the configuration cannot be made.
+    pub(crate) fn new(objects: &Objects, refused: &BTreeMap<Owner, String>) -> Self {
+        let mut policies = GroupPolicies::default();
+        let all = objects.evenkeel_policies.values();
+        let mut sorted: Vec<&EvenkeelPolicy> = all.map(AsRef::as_ref).collect();
+        sorted.sort_by_key(|of| rank_age(&of.metadata));
+        for policy in sorted {
+            let name = policy.metadata.object_name();
+            let spec = &policy.spec;
+            let refused = refused.get(&Owner::Policy(name.clone()));
+            let problem = spec.problem.as_ref().or(refused);
+            let layer = Arc::new(Layer {
+                policy: name.clone(),
+                group: spec.group.clone(),
+                member: spec.member.clone(),
+            });
+            let targets = spec.target_refs.iter().take(MAX_TARGETS).map(|target| {
+                let found = match problem {
+                    Some(message) => Err(("Invalid", message.clone())),
+                    None => find_target(target, &name.namespace, objects),
+                };
+                let refusal = found
+                    .and_then(|found| policies.add_layer(found, &layer))
+                    .err();
+                (target.clone(), refusal)
+            });
+            let targets = targets.collect();
+            policies.findings.insert(name, targets);
+        }
+        policies
+    }
+
+    /// Lets a policy hold for a target.
+    ///
+    /// # Errors
+    ///
+    /// An older policy holds for the target.
+    fn add_layer(&mut self, target: Target, layer: &Arc<Layer>) -> Result<(), Refusal> {
+        if let Some(known) = self.layers.get(&target)
+            && known.policy != layer.policy
+        {
+            let message = format!(
+                "EvenkeelPolicy {} is older and has the same target; remove one of them",
+                known.policy
+            );
+            return Err(("Conflicted", message));
+        }
+        self.layers.insert(target, Arc::clone(layer));
+        Ok(())
+    }
+
+    fn find(&self, kind: Kind, name: &ObjectName, section: Option<&str>) -> Option<&Arc<Layer>> {
+        let key = (kind, name.clone(), section.map(str::to_owned));
+        self.layers.get(&key)
+    }
+
+    /// Returns the policies of a route and of its gateways, the most specific first. Of the gateways of a route, those that
+    /// the route names first go first.
+    pub(crate) fn list_inherited(
+        &self,
+        kind: Kind,
+        route: &ObjectName,
+        parents: &[ParentRef],
+        objects: &Objects,
+    ) -> Vec<Arc<Layer>> {
+        if self.layers.is_empty() {
+            return Vec::new();
+        }
+        let mut gateways = Vec::new();
+        for parent in parents {
+            let namespace = parent.namespace.as_deref().unwrap_or(&route.namespace);
+            let name = ObjectName::new(namespace, &parent.name);
+            let sets = match parent.kind.as_deref().unwrap_or("Gateway") {
+                "Gateway" => {
+                    gateways.push(name);
+                    continue;
+                }
+                "ListenerSet" => &objects.listener_sets,
+                "XListenerSet" => &objects.x_listener_sets,
+                _ => continue,
+            };
+            let parent = sets.get(&name).map(|set| &set.spec.parent_ref);
+            gateways.extend(parent.map(|of| {
+                let home = of.namespace.as_deref().unwrap_or(&name.namespace);
+                ObjectName::new(home, &of.name)
+            }));
+        }
+        let mut seen = BTreeSet::new();
+        let of_gateways = { gateways.iter() }
+            .filter(|name| seen.insert(*name))
+            .filter_map(|name| self.find(Kind::Gateway, name, None));
+        let of_route = self.find(kind, route, None).into_iter();
+        of_route.chain(of_gateways).cloned().collect()
+    }
+
+    /// Returns the settings of the group of a service's port, or of a pool; `None` without a policy. `inherited` has the
+    /// policies of the route.
+    pub(crate) fn find_tuning(
+        &self,
+        kind: Kind,
+        name: &ObjectName,
+        port: Option<&str>,
+        inherited: &[Arc<Layer>],
+    ) -> Option<Arc<GroupTuning>> {
+        if self.layers.is_empty() {
+            return None;
+        }
+        let mut tuning = GroupTuning::default();
+        let of_port = port.and_then(|port| self.find(kind, name, Some(port)));
+        for layer in of_port.into_iter().chain(self.find(kind, name, None)) {
+            tuning.add(layer);
+        }
+        for layer in inherited {
+            tuning.add(layer);
+            let ObjectName { namespace, name } = &layer.policy;
+            tuning.scope.extend([namespace.clone(), name.clone()]);
+        }
+        (!tuning.policies.is_empty()).then(|| Arc::new(tuning))
+    }
+
+    /// Makes the status of a policy: an entry for each target.
+    pub(crate) fn show_policy(&self, policy: &EvenkeelPolicy, controller: &str) -> Value {
+        let (name, generation) = (policy.metadata.object_name(), policy.metadata.generation);
+        let findings = self.findings.get(&name).into_iter().flatten();
+        let mut ancestors: Vec<Value> = Vec::new();
+        for (target, refusal) in findings {
+            let mut reference = json!({
+                "group": target.group,
+                "kind": target.kind,
+                "namespace": name.namespace,
+                "name": target.name,
+            });
+            let section = { target.section_name.as_ref() }.filter(|of| !of.is_empty());
+            if let (Some(section), Some(fields)) = (section, reference.as_object_mut()) {
+                fields.insert("sectionName".into(), section.as_str().into());
+            }
+            if ancestors
+                .iter()
+                .any(|of| of.get("ancestorRef") == Some(&reference))
+            {
+                continue;
+            }
+            let accepted = match refusal {
+                Some((reason, message)) => Condition::fails("Accepted", reason, message),
+                None => Condition::holds("Accepted", "Accepted"),
+            };
+            ancestors.push(json!({
+                "ancestorRef": reference,
+                "controllerName": controller,
+                "conditions": list_conditions(&[accepted], generation),
+            }));
+        }
+        json!({ "ancestors": ancestors })
+    }
+}

@@ -1,0 +1,205 @@
+//! Specification of EvenkeelPolicies: targets, and keys of groups and members, which become lines of a configuration.
+//!
+//! The parser of configurations checks the keys once, when the object is read.
+
+use serde::Deserialize;
+use serde_json::{Map, Value};
+
+use super::policy_spec::PolicyTarget;
+use super::values::{Items, or_default};
+
+/// Keys of groups that a policy may set, as in `[group.NAME]`. The others name members, files, and addresses of other
+/// machines, or belong to other objects of the API.
+pub(crate) const GROUP_KEYS: [&str; 23] = [
+    "strategy",
+    "granularity",
+    "adaptive",
+    "late_binding",
+    "rebind_interval",
+    "load",
+    "hash_key",
+    "load_max_age",
+    "latency",
+    "latency_decay",
+    "failure_penalty",
+    "slow_start",
+    "panic_threshold",
+    "alert",
+    "ejection",
+    "inference",
+    "zones",
+    "connection_failure_limit",
+    "max_queue",
+    "queue_target",
+    "send_proxy",
+    "health_check",
+    "orca",
+];
+
+/// Keys of members that a policy may set, as in a table of `members`.
+pub(crate) const MEMBER_KEYS: [&str; 1] = ["max_connections"];
+
+/// Most tables and lists inside each other.
+const MAX_DEPTH: usize = 8;
+
+/// Key of a group or of a member with its value, as the configuration has them.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct PolicyLine {
+    /// Name of the key.
+    pub key: String,
+    /// Value in TOML.
+    pub value: String,
+}
+
+impl PolicyLine {
+    /// Writes the line.
+    pub fn write(&self) -> String {
+        format!("{} = {}", self.key, self.value)
+    }
+}
+
+/// Specification of an EvenkeelPolicy.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(from = "RawSpec")]
+pub struct EvenkeelPolicySpec {
+    /// Objects for which the policy holds.
+    pub target_refs: Items<PolicyTarget>,
+    /// Keys of the groups.
+    pub group: Vec<PolicyLine>,
+    /// Keys of each member.
+    pub member: Vec<PolicyLine>,
+    /// Reason why the keys cannot be used.
+    pub problem: Option<String>,
+}
+
+/// Specification as the API server sends it.
+#[derive(Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct RawSpec {
+    target_refs: Items<PolicyTarget>,
+    #[serde(deserialize_with = "or_default")]
+    group: Map<String, Value>,
+    #[serde(deserialize_with = "or_default")]
+    member: Map<String, Value>,
+}
+
+impl From<RawSpec> for EvenkeelPolicySpec {
+    fn from(raw: RawSpec) -> Self {
+        let mut problem = None;
+        let mut read = |section: &str, keys: &[&str], map: &Map<String, Value>| {
+            read_lines(section, keys, map).unwrap_or_else(|message| {
+                problem.get_or_insert(message);
+                Vec::new()
+            })
+        };
+        let group = read("group", &GROUP_KEYS, &raw.group);
+        let member = read("member", &MEMBER_KEYS, &raw.member);
+        let problem = problem.or_else(|| find_problem(&group, &member));
+        EvenkeelPolicySpec {
+            target_refs: raw.target_refs,
+            group,
+            member,
+            problem,
+        }
+    }
+}
+
+/// True if nobody may set a key inside a table by a policy: keys that name files of the machine, and memory that all groups
+/// share.
+pub(crate) fn is_of_machine(key: &str) -> bool {
+    let is_file = key.ends_with("_file") || key.ends_with("_files");
+    is_file || matches!(key, "tls" | "index_memory")
+}
+
+/// Reads the keys of a section.
+///
+/// # Errors
+///
+/// The reason why a key cannot be used.
+fn read_lines(
+    section: &str,
+    keys: &[&str],
+    map: &Map<String, Value>,
+) -> Result<Vec<PolicyLine>, String> {
+    let lines = map.iter().map(|(key, value)| {
+        let path = format!("spec.{section}.{key}");
+        if !keys.contains(&key.as_str()) {
+            return Err(format!(
+                "{path} cannot be set by a policy; remove the key. Allowed keys: {}",
+                keys.join(", ")
+            ));
+        }
+        let (key, value) = (key.clone(), write_value(&path, value, MAX_DEPTH)?);
+        Ok(PolicyLine { key, value })
+    });
+    lines.collect()
+}
+
+/// Writes a value in TOML. `path` is the place of the value, for messages.
+///
+/// # Errors
+///
+/// The reason why the value cannot be used.
+fn write_value(path: &str, value: &Value, depth: usize) -> Result<String, String> {
+    let Some(below) = depth.checked_sub(1) else {
+        return Err(format!(
+            "{path} has too many tables inside each other; remove some"
+        ));
+    };
+    // The escapes of JSON are those of TOML, too.
+    let quote = |text: &str| Value::from(text).to_string();
+    Ok(match value {
+        Value::Null => return Err(format!("{path} has no value; set one, or remove the key")),
+        Value::Bool(is_set) => is_set.to_string(),
+        Value::Number(number) => number.to_string(),
+        Value::String(text) => quote(text),
+        Value::Array(list) => {
+            let items = list.iter().map(|item| write_value(path, item, below));
+            format!("[{}]", items.collect::<Result<Vec<_>, _>>()?.join(", "))
+        }
+        Value::Object(map) => {
+            let items = map.iter().map(|(key, value)| {
+                let path = format!("{path}.{key}");
+                if is_of_machine(key) {
+                    return Err(format!(
+                        "{path} cannot be set by a policy, because it is about the machine of the balancer; remove the key"
+                    ));
+                }
+                Ok(format!(
+                    "{} = {}",
+                    quote(key),
+                    write_value(&path, value, below)?
+                ))
+            });
+            let items = items.collect::<Result<Vec<_>, _>>()?;
+            format!("{{ {} }}", items.join(", "))
+        }
+    })
+}
+
+/// Returns what the parser of configurations finds wrong with these keys of a group and of its members.
+fn find_problem(group: &[PolicyLine], member: &[PolicyLine]) -> Option<String> {
+    const NAME: &str = "kubernetes.policy";
+    let member = member.iter().map(|line| format!(", {}", line.write()));
+    let member: String = member.collect();
+    let mut text =
+        format!("[group.\"{NAME}\"]\nmembers = [{{ kubernetes = \"a/b:80\"{member} }}]\n");
+    for line in group {
+        text.push_str(&line.write());
+        text.push('\n');
+    }
+    let errors = evenkeel_config::parse_generated(&text).err()?;
+    let messages = errors.problems.iter().map(|problem| {
+        let (_, key) = problem.key.split_once("policy").unwrap_or_default();
+        if key.contains("members") {
+            let key = key.rsplit('.').next().unwrap_or_default();
+            return format!("spec.member.{key}: {}", problem.message);
+        }
+        match key.trim_start_matches(['"', '\'', '.']) {
+            "" => problem.message.clone(),
+            key => format!("spec.group.{key}: {}", problem.message),
+        }
+    });
+    let messages: Vec<String> = messages.collect();
+    Some(messages.join("; "))
+}

@@ -1,0 +1,134 @@
+//! EvenkeelPolicies: settings of groups by service, route and gateway.
+
+use std::net::SocketAddr;
+
+use evenkeel_e2e::balancer::Balancer;
+use evenkeel_e2e::server::address;
+use evenkeel_e2e::wait_until;
+use serde_json::{Value, json};
+
+use crate::gateway::{Cluster, EVENKEEL_POLICIES, ask_gateway, config, start, wait_for_answer};
+
+const ACCEPTED: (&str, &str, &str) = ("Accepted", "True", "Accepted");
+
+/// Chapter of the manual with the example.
+const MANUAL: &str = include_str!("../../../docs/kubernetes.md");
+
+/// Returns the policy in the manual.
+fn read_example() -> &'static str {
+    let mut blocks = MANUAL.split("```yaml\n").skip(1);
+    let block = blocks.find(|block| block.contains("\nkind: EvenkeelPolicy\n"));
+    let (example, _) = block.and_then(|block| block.split_once("```")).unwrap();
+    example
+}
+
+fn policy(name: &str, target: Value, group: Value) -> Value {
+    json!({
+        "apiVersion": "evenkeel.org/v1alpha1",
+        "kind": "EvenkeelPolicy",
+        "metadata": { "name": name },
+        "spec": { "targetRefs": [target], "group": group },
+    })
+}
+
+fn service() -> Value {
+    json!({ "group": "", "kind": "Service", "name": "web" })
+}
+
+/// Waits until the only group has a strategy.
+fn wait_for_strategy(balancer: &Balancer, wanted: &str) {
+    wait_until(&format!("the strategy is {wanted}"), || {
+        let status = balancer.status();
+        let groups = status["groups"].as_array().expect("groups");
+        groups.len() == 1 && groups[0]["strategy"] == wanted
+    });
+}
+
+/// Starts a cluster with a gateway and a route to service `web`.
+fn start_with_route(cluster: &Cluster, at: SocketAddr) -> Balancer {
+    cluster.gateway(
+        "front",
+        json!([{ "name": "http", "port": at.port(), "protocol": "HTTP" }]),
+    );
+    let rule = json!({ "backendRefs": [{ "name": "web", "port": 80 }] });
+    cluster.route("web", "web.example", rule);
+    let balancer = start(cluster, &config(at.ip()));
+    wait_for_answer(at, "web.example", ("200", "web"));
+    balancer
+}
+
+#[test]
+fn policies_set_the_strategy_of_services_and_gateways() {
+    let Some(cluster) = Cluster::start() else {
+        return;
+    };
+    let member = cluster.member("web");
+    cluster.serve("web", &member);
+    let at = address();
+    let balancer = start_with_route(&cluster, at);
+    wait_for_strategy(&balancer, "adaptive");
+    let wait = |name: &str, wanted: (&str, &str, &str)| {
+        cluster.wait_for_condition(
+            &format!("{EVENKEEL_POLICIES}/{name}"),
+            "/ancestors/0",
+            wanted,
+        );
+    };
+    // The gateway's policy is the default.
+    let gateway =
+        json!({ "group": "gateway.networking.k8s.io", "kind": "Gateway", "name": "front" });
+    let random = json!({ "strategy": "random", "queue_target": "2s" });
+    cluster.create(EVENKEEL_POLICIES, policy("front", gateway, random));
+    wait("front", ACCEPTED);
+    wait_for_strategy(&balancer, "random");
+    wait_for_answer(at, "web.example", ("200", "web"));
+    // The service's policy is more specific: the example of the manual.
+    cluster
+        .server
+        .create_from_yaml(EVENKEEL_POLICIES, read_example());
+    wait("web", ACCEPTED);
+    wait_for_strategy(&balancer, "least_request");
+    wait_for_answer(at, "web.example", ("200", "web"));
+    // A newer policy of the same service does not count.
+    let other = policy("web-too", service(), json!({ "strategy": "round_robin" }));
+    cluster.create(EVENKEEL_POLICIES, other);
+    wait("web-too", ("Accepted", "False", "Conflicted"));
+    wait_for_strategy(&balancer, "least_request");
+    cluster.delete(EVENKEEL_POLICIES, "web");
+    wait("web-too", ACCEPTED);
+    wait_for_strategy(&balancer, "round_robin");
+    cluster.delete(EVENKEEL_POLICIES, "web-too");
+    wait_for_strategy(&balancer, "random");
+    cluster.delete(EVENKEEL_POLICIES, "front");
+    wait_for_strategy(&balancer, "adaptive");
+    assert_eq!(ask_gateway(at, "web.example"), ("200".into(), "web".into()));
+}
+
+#[test]
+fn a_policy_that_is_wrong_harms_nobody() {
+    let Some(cluster) = Cluster::start() else {
+        return;
+    };
+    let member = cluster.member("web");
+    cluster.serve("web", &member);
+    let at = address();
+    let balancer = start_with_route(&cluster, at);
+    let wrong = policy("wrong", service(), json!({ "strategy": "best" }));
+    cluster.create(EVENKEEL_POLICIES, wrong);
+    let lost = json!({ "group": "", "kind": "Service", "name": "lost" });
+    let lost = policy("lost", lost, json!({ "strategy": "random" }));
+    cluster.create(EVENKEEL_POLICIES, lost);
+    for (name, reason) in [("wrong", "Invalid"), ("lost", "TargetNotFound")] {
+        let path = format!("{EVENKEEL_POLICIES}/{name}");
+        cluster.wait_for_condition(&path, "/ancestors/0", ("Accepted", "False", reason));
+    }
+    wait_for_strategy(&balancer, "adaptive");
+    assert_eq!(ask_gateway(at, "web.example"), ("200".into(), "web".into()));
+    // The service comes later.
+    cluster.serve("lost", &member);
+    cluster.wait_for_condition(
+        &format!("{EVENKEEL_POLICIES}/lost"),
+        "/ancestors/0",
+        ACCEPTED,
+    );
+}
