@@ -433,7 +433,8 @@ impl<Q: Deref<Target = Queue>> QueuePosition<Q> {
                 line.answer(key, vacancies, vacancies - used);
             }
             if let Some(share) = line.remove(key).and_then(|seat| seat.share) {
-                line.shares.note_served(&share, key.1);
+                let first = line.first_start(key.0);
+                line.shares.note_served(&share, key.1, first);
             }
             line.served_after(waited, now);
         });

@@ -89,9 +89,10 @@ impl KeyShares {
         }
     }
 
-    /// Notes that a request was served.
-    pub(crate) fn note_served(&mut self, share: &Share, start: u64) {
-        self.now = self.now.max(start);
+    /// Notes that a request was served. `first` is the lowest start among equally urgent requests that wait: one of a
+    /// later start may have found room before it, and does not put new requests behind all that wait.
+    pub(crate) fn note_served(&mut self, share: &Share, start: u64, first: Option<u64>) {
+        self.now = self.now.max(first.map_or(start, |first| first.min(start)));
         if let Some(key) = self.keys.get_mut(&share.key) {
             key.waiting = key.waiting.saturating_sub(1);
             key.served = key.served.max(share.end_after(start));
@@ -116,15 +117,15 @@ mod tests {
         let (long, short) = (share(1, 100), share(2, 50));
         let starts = [long, long, short, short].map(|of| shares.count_request(&of));
         assert_eq!(starts, [0, 100, 0, 50]);
-        shares.note_served(&long, 0);
-        shares.note_served(&short, 0);
-        shares.note_served(&short, 50);
+        shares.note_served(&long, 0, None);
+        shares.note_served(&short, 0, None);
+        shares.note_served(&short, 50, None);
         assert_eq!(shares.start_of(&short), 100);
         assert_eq!(shares.start_of(&long), 200);
         shares.give_back(&long, 100);
         assert_eq!(shares.start_of(&long), 100, "the client has given up");
         shares.count_request(&share(3, 1000));
-        shares.note_served(&share(3, 1000), 500);
+        shares.note_served(&share(3, 1000), 500, None);
         assert_eq!(shares.start_of(&short), 500, "what is long ago is over");
     }
 
@@ -145,6 +146,16 @@ mod tests {
     }
 
     #[test]
+    fn a_request_that_is_served_before_its_turn_puts_nobody_behind_those_that_wait() {
+        let mut shares = KeyShares::default();
+        let long = share(1, 100);
+        let starts = [long; 3].map(|of| shares.count_request(&of));
+        shares.note_served(&long, starts[2], Some(starts[0]));
+        assert_eq!(shares.start_of(&share(2, 10)), starts[0]);
+        assert_eq!(shares.start_of(&long), 300);
+    }
+
+    #[test]
     fn keys_are_bounded() {
         let mut shares = KeyShares::default();
         let of = |key| share(key, u32::MAX);
@@ -153,9 +164,9 @@ mod tests {
         }
         assert_eq!(shares.keys.len(), MOST_KEYS);
         for key in 0..MOST_KEYS as u64 {
-            shares.note_served(&of(key), u64::from(u32::MAX));
+            shares.note_served(&of(key), u64::from(u32::MAX), None);
         }
-        shares.note_served(&of(0), u64::MAX);
+        shares.note_served(&of(0), u64::MAX, None);
         shares.count_request(&share(u64::MAX, 1));
         assert!(shares.keys.len() <= 2);
     }

@@ -171,7 +171,7 @@ impl RequestPlan<'_> {
     }
 
     /// Tokens of the first blocks of the prompt.
-    fn tokens_before(&self, blocks: usize) -> f32 {
+    pub(crate) fn tokens_before(&self, blocks: usize) -> f32 {
         self.facts.chain.bytes_before(blocks) as f32 * self.tokens_per_byte
     }
 }

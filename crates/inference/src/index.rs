@@ -12,6 +12,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use zerocopy::FromZeros;
+
 use crate::memory::{MemberMemory, MemoryMoment, Prediction};
 
 /// Most holders of a block.
@@ -36,7 +38,10 @@ const LEVELS: usize = 4;
 const MAX_PROBES: usize = 128;
 
 /// Bytes of a set.
-const SET_BYTES: usize = 256;
+const SET_BYTES: usize = SET_WORDS * size_of::<u64>();
+
+/// Words of a set.
+const SET_WORDS: usize = WAYS * HOLDERS;
 
 /// Most sets: 4 GiB.
 const MAX_SETS: usize = 1 << 24;
@@ -45,16 +50,21 @@ const MAX_SETS: usize = 1 << 24;
 pub(crate) type Entry = [u64; HOLDERS];
 
 /// Eight entries, a row for each holder. A look-up of a block that is unknown reads the first row.
-#[derive(Debug, Default)]
-#[repr(align(64))]
-struct Set {
-    rows: [[AtomicU64; WAYS]; HOLDERS],
+#[derive(Clone, Copy, Debug)]
+struct Set<'a> {
+    rows: &'a [[AtomicU64; WAYS]; HOLDERS],
 }
 
 /// Index of a group.
 #[derive(Debug)]
 pub struct Index {
-    sets: Box<[Set]>,
+    /// Words of all sets, and some more. The system has given zeros, which take memory page by page as they are written:
+    /// an index of which nothing is used takes none.
+    words: Box<[AtomicU64]>,
+    /// First word of the first set: a row is a cache line.
+    start: usize,
+    /// Number of sets, a power of two.
+    set_count: usize,
 }
 
 /// Holder of a block.
@@ -154,14 +164,22 @@ impl Index {
     pub fn new(bytes: usize) -> Self {
         let sets = (bytes / SET_BYTES).clamp(1, MAX_SETS);
         let sets = (sets / 2 + 1).next_power_of_two();
+        let count = sets * SET_WORDS + WAYS;
+        // Without room for all of them, this asks again, and ends the process as every allocation does.
+        let words = <[AtomicU64]>::new_box_zeroed_with_elems(count)
+            .unwrap_or_else(|_| (0..count).map(|_| AtomicU64::new(0)).collect());
+        // More than `WAYS` words are never needed; without an answer, rows are no cache lines.
+        let start = words.as_ptr().align_offset(WAYS * size_of::<u64>());
         Index {
-            sets: (0..sets).map(|_| Set::default()).collect(),
+            start: if start < WAYS { start } else { 0 },
+            words,
+            set_count: sets,
         }
     }
 
     /// Bytes of the table.
     pub fn memory_bytes(&self) -> usize {
-        self.sets.len() * SET_BYTES
+        self.set_count * SET_BYTES
     }
 
     /// Records that a member holds all blocks of a chain from now on. `stamp` is what
@@ -225,27 +243,43 @@ impl Index {
     /// Clears entries whose holders have all forgotten them, in `count` sets from `first` on; returns the set to go on
     /// with. If all sets are swept at least once while a member reads 2^34 tokens, no stamp can look newer than it is.
     pub fn sweep_sets(&self, first: usize, count: usize, members: &[MemberMemory]) -> usize {
-        let first = if first < self.sets.len() { first } else { 0 };
-        for set in self.sets.iter().skip(first).take(count) {
+        let first = if first < self.set_count { first } else { 0 };
+        for set in self.iter_sets(first, count) {
             for way in 0..WAYS {
                 if set.relative_age(way, members, MemoryMoment::may_hold_block) == u64::MAX {
                     let words = set.rows.iter().filter_map(|row| row.get(way));
-                    words.for_each(|word| word.store(0, Ordering::Relaxed));
+                    // What is written takes memory.
+                    let used = words.filter(|word| word.load(Ordering::Relaxed) != 0);
+                    used.for_each(|word| word.store(0, Ordering::Relaxed));
                 }
             }
         }
-        (first + count) % self.sets.len().max(1)
+        (first + count) % self.set_count.max(1)
     }
 
     /// Number of sets.
     pub fn set_count(&self) -> usize {
-        self.sets.len()
+        self.set_count
+    }
+
+    /// Sets from `first` on, `count` at most.
+    fn iter_sets(&self, first: usize, count: usize) -> impl Iterator<Item = Set<'_>> {
+        let last = first.saturating_add(count).min(self.set_count);
+        (first..last).filter_map(|number| self.find_set(number))
+    }
+
+    /// The set with a number.
+    #[inline]
+    fn find_set(&self, number: usize) -> Option<Set<'_>> {
+        let (rows, _) = self.words.get(self.start..)?.as_chunks::<WAYS>();
+        let rows = rows.get(number * HOLDERS..)?.first_chunk::<HOLDERS>()?;
+        Some(Set { rows })
     }
 
     /// Collects the entries with a holder of `count` sets from `first` on, for the process that takes the place of
     /// this one.
     pub(crate) fn collect_entries(&self, first: usize, count: usize, into: &mut Vec<Entry>) {
-        for set in self.sets.iter().skip(first).take(count) {
+        for set in self.iter_sets(first, count) {
             for way in 0..WAYS {
                 let entry = set.load_entry(way);
                 if entry.iter().any(|word| read_holder(*word).is_some()) {
@@ -325,9 +359,9 @@ impl Index {
         matches
     }
 
-    fn set_of(&self, link: u64) -> Option<&Set> {
+    fn set_of(&self, link: u64) -> Option<Set<'_>> {
         // The number of sets is a power of two.
-        self.sets.get(link as usize & (self.sets.len() - 1))
+        self.find_set(link as usize & (self.set_count - 1))
     }
 
     fn read_holders(&self, link: u64) -> Holders {
@@ -408,11 +442,11 @@ fn link_of_entry(entry: &Entry) -> u64 {
     })
 }
 
-impl Set {
+impl Set<'_> {
     /// Words of the entry at a place.
     fn load_entry(&self, way: usize) -> Entry {
         let mut entry = Entry::default();
-        for (to, row) in entry.iter_mut().zip(&self.rows) {
+        for (to, row) in entry.iter_mut().zip(self.rows) {
             *to = row.get(way).map_or(0, |word| word.load(Ordering::Relaxed));
         }
         entry
@@ -420,7 +454,7 @@ impl Set {
 
     /// The entry of a block.
     fn find_way(&self, link: u64) -> Option<usize> {
-        let [first, rest @ ..] = &self.rows;
+        let [first, rest @ ..] = self.rows;
         (0..WAYS).find(|way| {
             let is_equal = |row: &[AtomicU64; WAYS], number: usize| {
                 let word = row.get(*way).map_or(0, |word| word.load(Ordering::Relaxed));

@@ -16,6 +16,7 @@
 //! | [`speed`], [`fleet`], `regression` | seconds that a member takes to read and write a token, and those that are usual |
 //! | [`tokens`] | tokens of a byte and of an answer, for each model |
 //! | [`cost`] | cost of a request at a member, and the choice |
+//! | [`share`] | tokens of a request in the share of its key |
 //! | [`group`] | all that is known of a group, and the steps of a request |
 //! | [`handover`] | all that is learnt, for a new process |
 //!
@@ -77,6 +78,7 @@ pub mod model_name;
 pub mod queue;
 mod regression;
 pub mod scanner;
+pub mod share;
 pub mod speed;
 pub mod tokens;
 pub mod usage;

@@ -234,12 +234,7 @@ impl Session {
 /// to the first token.
 fn find_share(group: &Group, request: &Request<'_>) -> Option<Share> {
     group.has_first_token_target().then(|| {
-        let of_plan = request.plan.map(|plan| {
-            let work = plan.request_work();
-            // Floats become the nearest numbers that there are.
-            let tokens = (work.prompt_tokens + work.output_tokens) as u32;
-            (plan.owner(), tokens)
-        });
+        let of_plan = request.plan.map(|plan| (plan.owner(), plan.share_tokens()));
         let (key, tokens) = of_plan.unwrap_or_default();
         Share { key, tokens }
     })

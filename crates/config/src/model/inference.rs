@@ -11,8 +11,8 @@ use crate::schema::table::{AsTable, Table};
 keys! {
     INFERENCE: InferenceSettings {
         /// Memory for the prompts which the members have read, 32 bytes for each 512 bytes of a prompt. The size
-        /// is rounded down to a power of two, and the whole memory is in use from the start. If the memory is
-        /// full, the oldest prompts are forgotten. The default is enough for about 130 million tokens; set more
+        /// is rounded down to a power of two. The memory is taken page by page as prompts come, and not given back.
+        /// If the memory is full, the oldest prompts are forgotten. The default is enough for about 130 million tokens; set more
         /// if your members remember more than that together. A change needs a restart.
         index_memory [Bytes(64 * 1024, 4 * 1024 * 1024 * 1024)]; r#""64MiB""#,
         /// Maximum number of bytes of a request which are read before a member is chosen. Of a longer prompt the

@@ -205,6 +205,12 @@ impl Line {
         }
     }
 
+    /// Returns the lowest start among the requests of a class.
+    pub(super) fn first_start(&self, class: Reverse<Class>) -> Option<u64> {
+        let mut of_class = self.seats.range(places_of(class));
+        of_class.next().map(|((_, start, _), _)| *start)
+    }
+
     /// Gives the share of a request back that was not served.
     pub(super) fn give_share_back(&mut self, seat: &Seat, key: Key) {
         if let Some(share) = &seat.share {

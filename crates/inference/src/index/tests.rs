@@ -19,6 +19,39 @@ fn send(index: &Index, links: &[u64], member: usize, tokens: u64, members: &[Mem
     index.record_chain(links, member, stamp, members);
 }
 
+/// Memory of this process that is in use, in bytes.
+#[cfg(target_os = "linux")]
+fn read_memory() -> usize {
+    let pages = std::fs::read_to_string("/proc/self/statm").unwrap();
+    let resident = pages.split(' ').nth(1).unwrap();
+    resident.parse::<usize>().unwrap() * 4096
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn an_index_takes_memory_as_it_is_used() {
+    const BYTES: usize = 1 << 30;
+    let before = read_memory();
+    let (index, members) = (Index::new(BYTES), members(2));
+    let chain = links(1, 10);
+    send(&index, &chain, 0, 5000, &members);
+    assert_eq!(index.memory_bytes(), BYTES);
+    assert_eq!(index.sweep_sets(0, index.set_count(), &members), 0);
+    assert!(index.find_matches(&links(2, 10), &members).is_empty());
+    assert_eq!(index.find_matches(&chain, &members).blocks_of(0), 10);
+    let used = read_memory().saturating_sub(before);
+    assert!(used < BYTES / 4, "{used}");
+}
+
+#[test]
+fn the_rows_of_a_set_are_cache_lines() {
+    let index = Index::new(1 << 20);
+    let last = index.find_set(index.set_count() - 1).unwrap();
+    for row in last.rows {
+        assert_eq!(row.as_ptr().align_offset(64), 0);
+    }
+}
+
 #[test]
 fn the_longest_prefix_of_each_member_is_found() {
     let (index, members) = (Index::new(1 << 20), members(4));

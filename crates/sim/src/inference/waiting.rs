@@ -10,7 +10,7 @@ use evenkeel_manager::config::PRIORITY;
 use evenkeel_manager::snapshot::GroupHandle;
 
 use super::queue_place::WaitingRequest;
-use super::world::{EngineEvent, EngineWorld};
+use super::world::{EngineEvent, EngineWorld, read_facts};
 use crate::engine::duration_nanos;
 use crate::queue_line::Line;
 
@@ -27,9 +27,14 @@ impl EngineWorld<'_> {
             return;
         }
         let of = &self.prompts.requests()[self.jobs[id].request];
+        let engines = handle.current.load().engines().cloned();
+        let tokens = engines.map_or(of.input_tokens, |engines| {
+            let facts = read_facts(self.prompts, of, 0);
+            engines.group().plan_request(facts).share_tokens()
+        });
         let share = Share {
             key: of.key,
-            tokens: of.input_tokens,
+            tokens,
         };
         // The shares are of groups in which requests wait for the first token.
         let has_target = handle.current.load().has_first_token_target();

@@ -13,7 +13,7 @@ use evenkeel_manager::groups::Groups;
 use evenkeel_manager::snapshot::GroupHandle;
 
 use super::batching::{BatchingEngine, EngineModel, WrittenToken};
-use super::prompts::{FLOOD_KEY, Prompts};
+use super::prompts::{FLOOD_KEY, PromptRequest, Prompts};
 use super::queue_place::WaitingRequest;
 use super::routers::{RoutedRequest, Router, RouterState};
 use crate::config::{find_group, make_groups};
@@ -171,6 +171,21 @@ pub(super) struct EngineWorld<'a> {
     window: Vec<u64>,
 }
 
+/// Facts of a request that matter for its choice, as the balancer reads them.
+pub(super) fn read_facts<'a>(
+    prompts: &'a Prompts,
+    of: &PromptRequest,
+    random: u64,
+) -> RequestFacts<'a> {
+    RequestFacts {
+        chain: prompts.chain_of(of),
+        model: prompts.model_hash(),
+        max_tokens: None,
+        is_stream: true,
+        random,
+    }
+}
+
 impl World for EngineWorld<'_> {
     type Event = EngineEvent;
 
@@ -317,13 +332,8 @@ impl<'a> EngineWorld<'a> {
             let chain = self.prompts.chain_of(of);
             let engines = group.state().engines();
             let plan = engines.map(|engines| {
-                engines.group().plan_request(RequestFacts {
-                    chain,
-                    model: self.prompts.model_hash(),
-                    max_tokens: None,
-                    is_stream: true,
-                    random: self.decisions.u64(..),
-                })
+                let facts = read_facts(self.prompts, of, self.decisions.u64(..));
+                engines.group().plan_request(facts)
             });
             let request = Request {
                 key: chain.block_links().first().copied(),

@@ -249,3 +249,38 @@ fn a_key_that_floods_delays_the_first_tokens_of_others_little() {
     assert!(with < bound, "{without} {with}");
     assert!(with < unfair / 20.0, "{with} {unfair}");
 }
+
+/// Keys with long prompts that are cached get their share beside a flood, though their prompts have more tokens than the
+/// engines can read: nobody is put behind the whole flood.
+#[test]
+fn keys_with_long_cached_prompts_keep_their_share_beside_a_flood() {
+    let mut world = scenario(Router::Evenkeel, &[1.0; 4]);
+    let settings = &mut world.config.groups[0].settings;
+    settings.inference.ttft_target = Some(Duration::from_secs(1));
+    let clients = |flood| Clients { keys: 8, flood };
+    let flood = Flood {
+        rate: 15.0,
+        prompt_tokens: 6000,
+        output_tokens: 50,
+    };
+    // Prompts of 48,000 tokens a second, of which 2,000 are new; the engines read 32,000.
+    let cached = Workload::Shared(SharedPrompts {
+        rate: 4.0,
+        count: 8,
+        zipf: 1.0,
+        shared_tokens: 11_500,
+        own_tokens: 500,
+        output_tokens: 50,
+        seconds: LENGTH.as_secs_f64(),
+    });
+    let p90 = |flood| {
+        let prompts = cached.draw_with_clients(&clients(flood), 5);
+        let (_, tokens) = play(&world, &prompts);
+        TokenOutcomes::quantile_seconds(&tokens.others_first_tokens, 0.9)
+    };
+    let (without, with) = (p90(None), p90(Some(flood)));
+    // The target, and the times in which an engine reads the longest of the flood's prompts and the beginning of a
+    // prompt that was thrown out of the cache.
+    let bound = without + 1.0 + (12_000.0 + 11_500.0) * 125e-6;
+    assert!(with < bound, "{without} {with}");
+}
