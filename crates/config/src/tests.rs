@@ -1442,6 +1442,8 @@ fn document_with(header: &str, line: &str) -> String {
             } else if line == "return_path = \"nat\"" {
                 format!("{header}\n{rest}\n{line}\nprotocol = \"tcp\"\nforward = \"kernel\"")
             } else if line == "anycast = true" {
+                // Members get the packets of clients unchanged.
+                let rest = rest.replace("a:1", "a:80");
                 format!(
                     "{header}\n{rest}\n{line}\nprotocol = \"tcp\"\nforward = \"kernel\"\nreturn_path = \"tunnel\""
                 )
