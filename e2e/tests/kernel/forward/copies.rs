@@ -355,3 +355,76 @@ fn s41_connections_go_on_at_the_other_balancer_with_direct_answers() {
         check_connections_go_on_at_the_other_balancer(family, Path::Direct);
     }
 }
+
+/// Waits until a balancer has refused copies for this reason, and checks that the balancer has none.
+fn wait_for_refusal(twins: &Twins, balancer: usize, process: &Balancer, result: &str) {
+    wait_until(&format!("copies are refused: {result}"), || {
+        let copies = twins.read(balancer, process, "/v1/forward")["copies"].clone();
+        assert_eq!(copies["copied"], 0, "{copies}");
+        copies["received"][result].as_u64() >= Some(1)
+    });
+}
+
+#[test]
+fn s41_copies_that_another_balancer_cannot_use_are_counted_with_the_reason() {
+    let family = Family::V4;
+    let Some(twins) = Twins::new(family, Path::Route) else {
+        return;
+    };
+    twins.start_member();
+    twins.set_addresses(0, true);
+    let Some(first) = twins.start_balancer(0) else {
+        return;
+    };
+    let mut stream = twins.connect();
+    let member = twins.member_address();
+    let other = SocketAddr::new(find_address(family, 1, MEMBER + 1), PORT);
+    let rule = twins.rule();
+    let mut another_rule = rule;
+    another_rule.set_port(PORT + 1);
+    let changes = [
+        ("no_member", member.to_string(), other.to_string()),
+        ("no_listener", rule.to_string(), another_rule.to_string()),
+        ("other_path", "\"route\"".into(), "\"nat\"".into()),
+    ];
+    for (result, old, new) in changes {
+        let second = twins.start_balancer_with(1, |config| config.replace(&old, &new));
+        wait_for_refusal(&twins, 1, &second.unwrap(), result);
+    }
+    let second = twins.start_balancer(1).unwrap();
+    twins.wait_for(1, &second, 0, 1);
+    twins.wait_for(0, &first, 1, 0);
+    echo(&mut stream, 1000);
+}
+
+#[test]
+fn s41_an_address_that_does_not_move_with_the_rule_is_said() {
+    let Some(twins) = Twins::new(Family::V4, Path::Nat) else {
+        return;
+    };
+    twins.start_member();
+    twins.set_addresses(0, true);
+    // Members see the balancer's own address.
+    let name = find_name(&twins.balancers[0]);
+    let own = find_address(Family::V4, 1, OWN[0]);
+    run_ip(&format!(
+        "-n {name} route replace 10.71.0.0/24 dev {} src {own}",
+        LINKS[1]
+    ));
+    let Some(first) = twins.start_balancer(0) else {
+        return;
+    };
+    let mut stream = twins.connect();
+    echo(&mut stream, 1000);
+    let second = twins.start_balancer(1).unwrap();
+    twins.wait_for(1, &second, 0, 1);
+    twins.move_addresses(1);
+    second.wait_for_log("Move both addresses together");
+    let copies = twins.read(1, &second, "/v1/forward")["copies"].clone();
+    let obstacle = copies["obstacle"].as_str().unwrap();
+    assert!(obstacle.contains(&own.to_string()), "{obstacle}");
+    // Back where the address is, the connection goes on.
+    twins.move_addresses(0);
+    echo(&mut stream, 1000);
+    twins.wait_for(0, &first, 1, 0);
+}
