@@ -190,14 +190,18 @@ fn find_problem(group: &[PolicyLine], member: &[PolicyLine]) -> Option<String> {
     }
     let errors = evenkeel_config::parse_generated(&text).err()?;
     let messages = errors.problems.iter().map(|problem| {
+        let message = match &problem.allowed {
+            Some(allowed) => format!("{}; allowed: {allowed}", problem.message),
+            None => problem.message.clone(),
+        };
         let (_, key) = problem.key.split_once("policy").unwrap_or_default();
         if key.contains("members") {
             let key = key.rsplit('.').next().unwrap_or_default();
-            return format!("spec.member.{key}: {}", problem.message);
+            return format!("spec.member.{key}: {message}");
         }
         match key.trim_start_matches(['"', '\'', '.']) {
-            "" => problem.message.clone(),
-            key => format!("spec.group.{key}: {}", problem.message),
+            "" => message,
+            key => format!("spec.group.{key}: {message}"),
         }
     });
     let messages: Vec<String> = messages.collect();
