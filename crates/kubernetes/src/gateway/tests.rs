@@ -20,6 +20,7 @@ mod policies;
 mod pools;
 mod rights;
 mod settle;
+mod streams;
 
 fn settings() -> Settings {
     Settings {
