@@ -136,7 +136,8 @@ test-kubernetes:
 	@scripts/setup test
 	EVENKEEL_KUBERNETES="$$(scripts/kubernetes conformance)" && export EVENKEEL_KUBERNETES && \
 	cargo test --workspace $(FEATURES) --test fleet -- --nocapture kubernetes:: gateway deployment:: && \
-	cargo test --workspace $(FEATURES) --test fleet -- --nocapture --ignored --exact conformance::claimed_features_pass
+	cargo test --workspace $(FEATURES) --test fleet -- --nocapture --ignored --exact \
+	  conformance::claimed_features_pass conformance::claimed_features_of_connections_pass
 
 # Hot paths are held by the instructions that they take, which do not depend on what else the
 # machine does.

@@ -351,16 +351,34 @@ fn find_programs() -> Option<PathBuf> {
     given.or_else(in_cache)
 }
 
+/// Release of the Gateway API, with its conformance suite.
+#[derive(Clone, Copy, Debug)]
+pub enum GatewayRelease {
+    /// Release for all tests, and for the suite of requests.
+    Main,
+    /// Release for the suite of connections and datagrams.
+    Streams,
+}
+
+impl GatewayRelease {
+    fn version(self) -> &'static str {
+        version_of(match self {
+            GatewayRelease::Main => "gateway_api",
+            GatewayRelease::Streams => "gateway_api_streams",
+        })
+    }
+}
+
 /// Returns the path of a program of the conformance suite of the Gateway API; `None` if the program is not there.
-pub fn conformance_program(name: &str) -> Option<PathBuf> {
-    let folder = format!("conformance-{}", version_of("gateway_api"));
+pub fn conformance_program(release: GatewayRelease, name: &str) -> Option<PathBuf> {
+    let folder = format!("conformance-{}", release.version());
     let path = find_programs()?.join(folder).join(name);
     path.is_file().then_some(path)
 }
 
 /// Returns the texts of the CRDs of the Gateway API; `None` if they are not there.
-pub fn gateway_crds() -> Option<Vec<String>> {
-    let folder = format!("gateway-api-{}", version_of("gateway_api"));
+pub fn gateway_crds(release: GatewayRelease) -> Option<Vec<String>> {
+    let folder = format!("gateway-api-{}", release.version());
     let files = fs::read_dir(find_programs()?.join(folder)).ok()?;
     let texts = files.map(|file| fs::read_to_string(file.ok()?.path()).ok());
     texts.collect()

@@ -33,6 +33,8 @@ const nodeAddress = "10.77.0.1"
 type Kubelet struct {
 	client *kubernetes.Clientset
 	echo   string
+	// This program, which serves names in pods, too.
+	self   string
 	folder string
 	// Pods by namespace and name.
 	pods map[string]*Pod
@@ -46,8 +48,15 @@ type Kubelet struct {
 func main() {
 	// Programs of pods end with the thread that has started them.
 	runtime.LockOSThread()
+	if len(os.Args) == 2 && os.Args[1] == "dns" {
+		log.Fatal(serveNames())
+	}
 	if len(os.Args) != 4 {
 		log.Fatal("usage: kubelet KUBECONFIG ECHO-BASIC FOLDER")
+	}
+	self, err := os.Executable()
+	if err != nil {
+		log.Fatal(err)
 	}
 	config, err := clientcmd.BuildConfigFromFlags("", os.Args[1])
 	if err != nil {
@@ -61,6 +70,7 @@ func main() {
 	kubelet := &Kubelet{
 		client: client,
 		echo:   os.Args[2],
+		self:   self,
 		folder: os.Args[3],
 		pods:   map[string]*Pod{},
 		slices: map[string]string{},

@@ -23,7 +23,9 @@ type Pod struct {
 	address string
 	// Process of the echo server; nil for images that are not the echo server.
 	process *exec.Cmd
-	ready   bool
+	// True if the server takes datagrams, and no connections.
+	datagrams bool
+	ready     bool
 }
 
 // Creates a pod and starts its program.
@@ -46,8 +48,19 @@ func (k *Kubelet) startPod(ctx context.Context, deployment *appsv1.Deployment, n
 	k.used++
 	pod := &Pod{address: fmt.Sprintf("10.77.%d.%d", 1+k.used/250, 1+k.used%250)}
 	container := template.Spec.Containers[0]
-	if strings.Contains(container.Image, "/echo-basic") {
-		if err := k.startEcho(pod, deployment.Namespace, name, container.Env, mounted); err != nil {
+	program := ""
+	switch {
+	case strings.Contains(container.Image, "/echo-basic"):
+		program = k.echo
+	case strings.Contains(container.Image, "/coredns"):
+		program = k.self + " dns"
+	}
+	for _, variable := range container.Env {
+		pod.datagrams = pod.datagrams || variable.Name == "UDP_ECHO_SERVER"
+	}
+	pod.datagrams = pod.datagrams || program != k.echo
+	if program != "" {
+		if err := k.startProgram(pod, program, deployment.Namespace, name, container.Env, mounted); err != nil {
 			return nil, err
 		}
 	}
@@ -105,11 +118,11 @@ func (k *Kubelet) readVolumes(ctx context.Context, namespace, pod string, spec *
 	return mounted, nil
 }
 
-// Starts the echo server in a network namespace, connected to the bridge.
-func (k *Kubelet) startEcho(pod *Pod, namespace, name string, env []corev1.EnvVar, mounted map[string]string) error {
+// Starts the program of a pod in a network namespace, connected to the bridge.
+func (k *Kubelet) startProgram(pod *Pod, program, namespace, name string, env []corev1.EnvVar, mounted map[string]string) error {
 	// The shell waits until the interface is there.
 	script := "read line && ip link set lo up && ip addr add " + pod.address +
-		"/16 dev eth0 && ip link set eth0 up && exec " + k.echo
+		"/16 dev eth0 && ip link set eth0 up && exec " + program
 	command := exec.Command("sh", "-c", script)
 	output := &PodLog{k.logs, namespace + "/" + name}
 	command.Stdout, command.Stderr = output, output
@@ -165,7 +178,7 @@ func (k *Kubelet) showReady(ctx context.Context, pod *Pod) error {
 	if pod.ready {
 		return nil
 	}
-	if pod.process != nil {
+	if pod.process != nil && !pod.datagrams {
 		connection, err := net.DialTimeout("tcp", pod.address+":3000", 100*time.Millisecond)
 		if err != nil {
 			return nil

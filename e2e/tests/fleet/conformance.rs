@@ -1,18 +1,38 @@
 //! The conformance suite of the Gateway API, with `kube-apiserver` and a kubelet whose pods are the suite's servers.
 
+#![allow(clippy::expect_used)] // Helpers of tests fail by panicking.
+
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use evenkeel_e2e::folder::Folder;
-use evenkeel_e2e::kubernetes::conformance_program;
+use evenkeel_e2e::kubernetes::{GatewayRelease, conformance_program};
 use evenkeel_e2e::process::{program, report_skipped, succeeds};
 
 use crate::gateway::{Cluster, start};
 
-/// Features that the report claims; see `docs/kubernetes.md`.
-const FEATURES: &str = include_str!("../../conformance_go/features");
+/// Suite, and the features that its report claims; see `docs/kubernetes.md`.
+struct Claim {
+    release: GatewayRelease,
+    profiles: &'static str,
+    features: &'static str,
+}
+
+/// Claim for requests.
+const REQUESTS: Claim = Claim {
+    release: GatewayRelease::Main,
+    profiles: "GATEWAY-HTTP,GATEWAY-GRPC",
+    features: include_str!("../../conformance_go/features"),
+};
+
+/// Claim for connections and datagrams.
+const STREAMS: Claim = Claim {
+    release: GatewayRelease::Streams,
+    profiles: "GATEWAY-TLS,GATEWAY-TCP,GATEWAY-UDP",
+    features: include_str!("../../conformance_go/streams/features"),
+};
 
 /// Configuration of a balancer whose gateways have addresses of their own.
 fn config() -> String {
@@ -61,20 +81,41 @@ fn start_kubelet(path: &Path, kubeconfig: &Path, echo: &Path, folder: &Folder) -
 #[test]
 #[ignore = "takes minutes: make test-kubernetes runs it"]
 fn claimed_features_pass() {
-    let programs = ["suite", "kubelet", "echo-basic"].map(conformance_program);
-    if programs.iter().any(Option::is_none) {
+    run_inside(&REQUESTS, "conformance::suite_in_a_network_of_its_own");
+}
+
+#[test]
+#[ignore = "takes minutes: make test-kubernetes runs it"]
+fn claimed_features_of_connections_pass() {
+    run_inside(
+        &STREAMS,
+        "conformance::suite_of_connections_in_a_network_of_its_own",
+    );
+}
+
+/// Returns the suite, the kubelet, and the server of pods.
+fn find_programs(release: GatewayRelease) -> Option<[PathBuf; 3]> {
+    Some([
+        conformance_program(release, "suite")?,
+        conformance_program(GatewayRelease::Main, "kubelet")?,
+        conformance_program(release, "echo-basic")?,
+    ])
+}
+
+/// Runs a test in a network where nobody else is.
+fn run_inside(claim: &Claim, test: &str) {
+    if find_programs(claim.release).is_none() {
         return report_skipped(
             "conformance: no suite in the cache: `make test-kubernetes` builds it",
         );
     }
-    // All programs are in a network where nobody else is.
     let this = std::env::current_exe().expect("a path");
     let mut inside = Command::new("unshare");
     inside
         .args(["--net", "--user", "--map-root-user"])
         .arg(this);
     inside.args(["--ignored", "--exact", "--nocapture"]);
-    inside.args(["conformance::suite_in_a_network_of_its_own"]);
+    inside.arg(test);
     inside.env("EVENKEEL_CONFORMANCE", "inside");
     let status = inside.status().expect("unshare runs");
     assert!(status.success(), "see above");
@@ -83,6 +124,16 @@ fn claimed_features_pass() {
 #[test]
 #[ignore = "is run by claimed_features_pass"]
 fn suite_in_a_network_of_its_own() {
+    run_suite(&REQUESTS);
+}
+
+#[test]
+#[ignore = "is run by claimed_features_of_connections_pass"]
+fn suite_of_connections_in_a_network_of_its_own() {
+    run_suite(&STREAMS);
+}
+
+fn run_suite(claim: &Claim) {
     if std::env::var_os("EVENKEEL_CONFORMANCE").is_none() {
         return;
     }
@@ -97,12 +148,9 @@ fn suite_in_a_network_of_its_own() {
     ] {
         run_ip(arguments);
     }
-    let [Some(suite), Some(kubelet), Some(echo)] =
-        ["suite", "kubelet", "echo-basic"].map(conformance_program)
-    else {
-        panic!("the programs are there");
-    };
-    let cluster = Cluster::start().expect("a cluster");
+    let programs = find_programs(claim.release).expect("the programs");
+    let [suite, kubelet, echo] = programs;
+    let cluster = Cluster::start_release(claim.release).expect("a cluster");
     let balancer = start(&cluster, &config());
     let folder = Folder::new();
     let kubeconfig = folder.write("kubeconfig", cluster.server.kubeconfig());
@@ -112,8 +160,8 @@ fn suite_in_a_network_of_its_own() {
     run.args(["-test.timeout=60m", "-test.v"])
         .arg("--gateway-class=edge")
         .arg("--cleanup-base-resources=false")
-        .arg("--conformance-profiles=GATEWAY-HTTP,GATEWAY-GRPC")
-        .arg(format!("--supported-features={}", list_features()))
+        .arg(format!("--conformance-profiles={}", claim.profiles))
+        .arg(format!("--supported-features={}", claim.list_features()))
         .arg("--organization=evenkeel")
         .arg("--project=evenkeel")
         .arg("--url=unknown")
@@ -146,9 +194,11 @@ fn suite_in_a_network_of_its_own() {
     );
 }
 
-/// Returns the claimed features, separated by commas.
-fn list_features() -> String {
-    let lines = FEATURES.lines().map(str::trim);
-    let names = lines.filter(|line| !line.is_empty() && !line.starts_with('#'));
-    names.collect::<Vec<_>>().join(",")
+impl Claim {
+    /// Returns the claimed features, separated by commas.
+    fn list_features(&self) -> String {
+        let lines = self.features.lines().map(str::trim);
+        let names = lines.filter(|line| !line.is_empty() && !line.starts_with('#'));
+        names.collect::<Vec<_>>().join(",")
+    }
 }

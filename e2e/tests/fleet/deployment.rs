@@ -4,7 +4,7 @@ use std::io::Write;
 use std::process::Output;
 
 use evenkeel_e2e::balancer::Balancer;
-use evenkeel_e2e::kubernetes::{RealServer, gateway_crds};
+use evenkeel_e2e::kubernetes::{GatewayRelease, RealServer, gateway_crds};
 use evenkeel_e2e::process::are_installed;
 use evenkeel_e2e::server::address;
 use evenkeel_e2e::wait_until;
@@ -37,7 +37,7 @@ fn start_cluster() -> Option<RealServer> {
         skip("deployment: no kubectl");
         return None;
     }
-    let Some(crds) = gateway_crds() else {
+    let Some(crds) = gateway_crds(GatewayRelease::Main) else {
         skip("deployment: no CRDs of the Gateway API: `make test-kubernetes` fetches them");
         return None;
     };

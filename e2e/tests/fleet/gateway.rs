@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr, TcpListener};
 
 use evenkeel_e2e::balancer::Balancer;
 use evenkeel_e2e::folder::Folder;
-use evenkeel_e2e::kubernetes::{RealServer, gateway_crds, own_address};
+use evenkeel_e2e::kubernetes::{GatewayRelease, RealServer, gateway_crds, own_address};
 use evenkeel_e2e::member::{Member, ok_response};
 use evenkeel_e2e::process::{run_curl, try_curl};
 use evenkeel_e2e::server::address;
@@ -42,6 +42,11 @@ pub(crate) struct Cluster {
 impl Cluster {
     /// Starts a cluster; `None` if this machine cannot have one.
     pub(crate) fn start() -> Option<Self> {
+        Self::start_release(GatewayRelease::Main)
+    }
+
+    /// Starts a cluster with the CRDs of a release.
+    pub(crate) fn start_release(release: GatewayRelease) -> Option<Self> {
         // The programs take ten minutes to build, so a run without them is no failure, but is said.
         let skip = |why: &str| {
             let _ = writeln!(std::io::stderr(), "SKIPPED: gateway: {why}");
@@ -50,7 +55,7 @@ impl Cluster {
         let Some(ip) = own_address() else {
             return skip("this machine has loopback alone, where Kubernetes allows no endpoints");
         };
-        let Some(crds) = gateway_crds() else {
+        let Some(crds) = gateway_crds(release) else {
             return skip(
                 "no CRDs of the Gateway API in the cache: `make test-kubernetes` fetches them",
             );

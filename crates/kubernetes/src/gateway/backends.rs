@@ -14,6 +14,7 @@ use super::objects::{
 };
 use super::policies::Policies;
 use super::pools;
+use super::shares::{self, ServiceShare};
 use super::text::{Owner, Text, hash_of, quote, short_name};
 
 /// Group whose requests fail: the share of targets that cannot be used.
@@ -134,6 +135,8 @@ pub(crate) enum Members {
     Pool(Vec<ServicePort>),
     /// Endpoints of a port of a service, with further lines of the group.
     Tuned(u16, Vec<String>),
+    /// Endpoints of several services, with the share of each, and further lines of the group.
+    Shares(Vec<ServiceShare>, Vec<String>),
 }
 
 /// Group of members.
@@ -180,6 +183,7 @@ impl Group {
                     text.line("member_protocol = \"h2\"");
                 }
             }
+            Members::Shares(shares, lines) => shares::write_shares(shares, lines, text),
             Members::Pool(ports) => {
                 let ports: Vec<String> = ports.iter().map(ToString::to_string).collect();
                 text.line(&list(&ports));
@@ -310,7 +314,8 @@ impl Groups {
         self.current.clear();
     }
 
-    fn find(&self, name: &str) -> Option<&Group> {
+    /// Returns the group of a name.
+    pub(super) fn find(&self, name: &str) -> Option<&Group> {
         Some(&self.known.get(name)?.named.group)
     }
 
@@ -345,6 +350,7 @@ impl Groups {
             Members::Tls(port, Protocol::Plain, _) => format!("{port}.tls"),
             Members::Tls(port, Protocol::Http2, _) => format!("{port}.tls.h2"),
             Members::Pool(_) => "pool".into(),
+            Members::Shares(shares, lines) => format!("shares.{:016x}", hash_of(&(shares, lines))),
             Members::Tuned(port, lines) => format!("{port}.{:016x}", hash_of(lines)),
         };
         let binding = group.binding.as_ref().map(|of| {

@@ -1,6 +1,6 @@
 //! Listeners of gateways: protocols, conflicts, certificates, and the routes that they allow.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -28,6 +28,8 @@ pub(crate) enum Class {
     Https,
     /// TLS that ends at the members.
     Passthrough,
+    /// Connections of any protocol in TLS that ends here.
+    Terminate,
     /// TCP of any protocol.
     Tcp,
     /// UDP of any protocol.
@@ -39,7 +41,7 @@ impl Class {
     fn kinds(self) -> &'static [Kind] {
         match self {
             Class::Http | Class::Https => &[Kind::HttpRoute, Kind::GrpcRoute],
-            Class::Passthrough => &[Kind::TlsRoute],
+            Class::Passthrough | Class::Terminate => &[Kind::TlsRoute],
             Class::Tcp => &[Kind::TcpRoute],
             Class::Udp => &[Kind::UdpRoute],
         }
@@ -48,6 +50,26 @@ impl Class {
     /// True if a port has a single listener of the class: nothing tells clients of several apart.
     fn is_alone(self) -> bool {
         matches!(self, Class::Tcp | Class::Udp)
+    }
+
+    /// True if TLS of clients ends at the balancer.
+    pub(crate) fn ends_tls(self) -> bool {
+        matches!(self, Class::Https | Class::Terminate)
+    }
+
+    /// True if connections, or sessions, are balanced, and not requests.
+    pub(crate) fn is_stream(self) -> bool {
+        matches!(
+            self,
+            Class::Passthrough | Class::Terminate | Class::Tcp | Class::Udp
+        )
+    }
+
+    /// True if a port cannot have both classes although both are TLS by name: neither listener is served, since each
+    /// of them could be meant.
+    fn mixes_with(self, other: Class) -> bool {
+        let pair = [self, other];
+        pair.contains(&Class::Passthrough) && pair.contains(&Class::Terminate)
     }
 }
 
@@ -131,7 +153,7 @@ impl<'o> ListenerState<'o> {
         };
         state.find_class();
         state.find_kinds();
-        if state.class == Some(Class::Https) {
+        if state.class.is_some_and(Class::ends_tls) {
             state.find_certificates(objects, files);
         }
         state
@@ -180,12 +202,13 @@ impl<'o> ListenerState<'o> {
             ("HTTP", _) => Ok(Class::Http),
             ("HTTPS", "Terminate") => Ok(Class::Https),
             ("TLS", "Passthrough") => Ok(Class::Passthrough),
+            ("TLS", "Terminate") => Ok(Class::Terminate),
             ("TCP", _) => Ok(Class::Tcp),
             ("UDP", _) => Ok(Class::Udp),
             ("TLS" | "HTTPS", mode) => Err((
                 "UnsupportedValue",
                 format!(
-                    "mode {mode} is not supported for protocol {}; use HTTPS with Terminate, or TLS with Passthrough",
+                    "mode {mode} is not supported for protocol {}; use Terminate, or TLS with Passthrough",
                     self.listener.protocol
                 ),
             )),
@@ -415,6 +438,7 @@ pub(crate) fn place_listeners(
 ) -> Vec<Frontend> {
     let mut frontends: Vec<Frontend> = Vec::new();
     let mut by_port: BTreeMap<(Vec<IpAddr>, u16, bool), usize> = BTreeMap::new();
+    let mut mixed = BTreeSet::new();
     for (number, listener) in listeners.iter_mut().enumerate() {
         let (Some(class), Some(addresses)) = (listener.class, address_of(listener.gateway)) else {
             continue;
@@ -441,6 +465,9 @@ pub(crate) fn place_listeners(
         };
         let host = listener.hostname().map(str::to_ascii_lowercase);
         if frontend.class != class {
+            if frontend.class.mixes_with(class) {
+                mixed.insert(index);
+            }
             let message =
                 format!("port {port} has a listener of another protocol; choose another port");
             listener.conflict = Some(("ProtocolConflict", message));
@@ -457,5 +484,29 @@ pub(crate) fn place_listeners(
             frontend.listeners.push(number);
         }
     }
+    refuse_mixed(listeners, &mut frontends, &mixed);
     frontends
+}
+
+/// Refuses the listeners of ports at which TLS ends both here and at members.
+fn refuse_mixed(
+    listeners: &mut [ListenerState<'_>],
+    frontends: &mut [Frontend],
+    mixed: &BTreeSet<usize>,
+) {
+    for index in mixed {
+        let Some(frontend) = frontends.get_mut(*index) else {
+            continue;
+        };
+        let port = frontend.port;
+        for number in frontend.listeners.drain(..) {
+            if let Some(listener) = listeners.get_mut(number) {
+                let message = format!(
+                    "port {port} has TLS listeners of both modes; choose another port for one of the modes"
+                );
+                listener.conflict = Some(("ProtocolConflict", message));
+            }
+        }
+        frontend.hosts.clear();
+    }
 }

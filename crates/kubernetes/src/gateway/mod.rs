@@ -31,6 +31,7 @@
 pub mod conditions;
 pub mod objects;
 pub mod settings;
+mod shares;
 pub mod subsystem;
 pub mod translate;
 
@@ -49,6 +50,7 @@ mod grpc;
 mod http;
 pub mod ingress;
 mod ingress_spec;
+mod joined_groups;
 mod leader;
 mod listener_sets;
 mod listeners;

@@ -22,6 +22,7 @@ mod policy_crd;
 mod pools;
 mod rights;
 mod settle;
+mod streams;
 
 fn settings() -> Settings {
     Settings {

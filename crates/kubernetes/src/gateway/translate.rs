@@ -326,13 +326,22 @@ impl<'o> Work<'o> {
         let backends: Vec<_> = backends.collect();
         let (groups, references) = referrer.find_groups(&backends, None, &mut self.groups);
         findings.references = references;
-        let served: Vec<_> = groups.iter().filter(|(_, weight)| *weight > 0).collect();
+        let mut served = groups;
+        served.retain(|(_, weight)| *weight > 0);
+        // A target that cannot be used would fail its share of the connections: none is served then.
+        let has_several = served.len() > 1;
+        if has_several && findings.references.is_none() {
+            let shares = self.groups.add_shares(&served);
+            served.splice(.., shares.map(|name| (name, 1)));
+        }
         let wrong_host = facts.hosts.and_then(refuse_host);
         if let Some(message) = self.refused.get(&*owner).or(wrong_host.as_ref()) {
             findings.refusal = Some(("UnsupportedValue", message.clone()));
-        } else if route.spec.rules.len() > 1 || served.len() > 1 && findings.references.is_none() {
-            let message = "several rules, or several targets with weights, are not supported for connections; \
-                           use one target";
+        } else if route.spec.rules.len() > 1 {
+            let message = "several rules are not supported for connections; use one rule";
+            findings.refusal = Some(("UnsupportedValue", message.into()));
+        } else if served.is_empty() && has_several && findings.references.is_none() {
+            let message = "several targets for connections must all speak TLS in the same way, or none of them";
             findings.refusal = Some(("UnsupportedValue", message.into()));
         } else if let [(group, _)] = served.as_slice()
             && !attachments.is_empty()

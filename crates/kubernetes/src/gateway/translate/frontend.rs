@@ -37,6 +37,43 @@ impl Work<'_> {
         self.text.line("]");
     }
 
+    /// Writes the protocol, the certificates and the targets of a rule for connections.
+    fn write_stream(
+        &mut self,
+        rule: &str,
+        class: Class,
+        serving: &[usize],
+        owner: &Owner,
+        targets: Vec<StreamTarget>,
+    ) {
+        let protocol = match class {
+            Class::Udp => "udp",
+            _ => "tcp",
+        };
+        self.text.line(&format!("protocol = {}", quote(protocol)));
+        let (named, any): (Vec<_>, Vec<_>) =
+            targets.into_iter().partition(|(host, ..)| host.is_some());
+        if let Some((_, group, owner)) = any.first() {
+            self.text.begin(owner.clone());
+            self.text.line(&format!("group = {}", quote(group)));
+        }
+        if class.ends_tls() {
+            self.write_certificates(rule, serving);
+        }
+        if !named.is_empty() {
+            self.text.begin(owner.clone());
+            self.text.line(&format!("[{rule}.sni]"));
+            for (host, group, owner) in named {
+                self.text.begin(owner);
+                self.text.line(&format!(
+                    "{} = {}",
+                    quote(&write_host(&host.unwrap_or_default())),
+                    quote(&group)
+                ));
+            }
+        }
+    }
+
     pub(super) fn write_frontend(
         &mut self,
         index: usize,
@@ -58,12 +95,13 @@ impl Work<'_> {
         let Some(first) = first else {
             return;
         };
-        let is_stream = matches!(frontend.class, Class::Passthrough | Class::Tcp | Class::Udp);
+        let is_stream = frontend.class.is_stream();
         let is_udp = frontend.class == Class::Udp;
         // A port without a route refuses connections.
         if is_stream && targets.is_empty() {
             return;
         }
+        let class = frontend.class;
         let owner = first.owner();
         let port = frontend.port.to_string();
         let gateway = &first.gateway.metadata;
@@ -92,29 +130,10 @@ impl Work<'_> {
             quote_list(listen.iter().map(String::as_str))
         ));
         if is_stream {
-            let protocol = if is_udp { "udp" } else { "tcp" };
-            self.text.line(&format!("protocol = {}", quote(protocol)));
-            let (named, any): (Vec<_>, Vec<_>) =
-                targets.into_iter().partition(|(host, ..)| host.is_some());
-            if let Some((_, group, owner)) = any.first() {
-                self.text.begin(owner.clone());
-                self.text.line(&format!("group = {}", quote(group)));
-            }
-            if !named.is_empty() {
-                self.text.begin(owner.clone());
-                self.text.line(&format!("[{rule}.sni]"));
-                for (host, group, owner) in named {
-                    self.text.begin(owner);
-                    self.text.line(&format!(
-                        "{} = {}",
-                        quote(&write_host(&host.unwrap_or_default())),
-                        quote(&group)
-                    ));
-                }
-            }
+            self.write_stream(&rule, class, &serving, &owner, targets);
             return;
         }
-        if frontend.class == Class::Https {
+        if class.ends_tls() {
             self.write_certificates(&rule, &serving);
         }
         let mut hosts: Vec<(Option<String>, Owner)> = serving

@@ -1,0 +1,163 @@
+//! Routes of connections: TLS that ends at the balancer, ports with both modes, and several targets.
+
+use std::collections::BTreeMap;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+
+use super::*;
+
+/// Creates a secret with a certificate.
+fn put_certificate(cluster: &mut Cluster, name: &str) {
+    let made = rcgen::generate_simple_self_signed(["*.example.org".to_owned()]).unwrap();
+    let (certificate, key) = (made.cert.pem(), made.signing_key.serialize_pem());
+    cluster.put(
+        Kind::Secret,
+        json!({ "metadata": { "namespace": "shop", "name": name },
+                "data": { "tls.crt": STANDARD.encode(certificate), "tls.key": STANDARD.encode(key) } }),
+    );
+}
+
+fn tls_listener(name: &str, host: &str, mode: &str) -> Value {
+    json!({ "name": name, "port": 8443, "protocol": "TLS", "hostname": host,
+            "tls": { "mode": mode, "certificateRefs": [{ "name": "cert" }] } })
+}
+
+fn put_service(cluster: &mut Cluster, name: &str) {
+    cluster.put(
+        Kind::Service,
+        json!({ "metadata": { "namespace": "shop", "name": name },
+                "spec": { "ports": [{ "port": 80 }, { "port": 53, "name": "names", "protocol": "UDP" }] } }),
+    );
+}
+
+fn two(port: u16) -> Value {
+    json!([{ "backendRefs": [{ "name": "old", "port": port, "weight": 9 },
+                             { "name": "new", "port": port, "weight": 1 },
+                             { "name": "web", "port": port, "weight": 0 }] }])
+}
+
+#[test]
+fn names_choose_groups_where_tls_ends_here() {
+    let mut cluster = Cluster::new();
+    put_certificate(&mut cluster, "cert");
+    cluster.gateway(
+        "g",
+        json!([tls_listener("tls", "*.example.org", "Terminate")]),
+    );
+    let rules = json!([{ "backendRefs": web() }]);
+    let parents = json!([{ "name": "g" }]);
+    cluster.route_at(
+        Kind::TlsRoute,
+        "s",
+        parents,
+        json!(["db.example.org"]),
+        rules,
+    );
+    let translation = cluster.translate();
+    assert_eq!(parent_conditions(&translation, Kind::TlsRoute, "s"), GOOD);
+    let text = &translation.text;
+    let config = evenkeel_config::parse_generated(text).unwrap();
+    let [rule] = &config.rules[..] else {
+        panic!("{text}");
+    };
+    assert!(rule.tls.is_some(), "{text}");
+    let group = "kubernetes.shop.web.80".to_owned();
+    assert_eq!(
+        rule.sni,
+        BTreeMap::from([("db.example.org".to_owned(), group)])
+    );
+    let status = status_of(&translation, Kind::Gateway, "g");
+    let kinds = &status["listeners"][0]["supportedKinds"];
+    assert_eq!(kinds[0]["kind"], "TLSRoute");
+}
+
+#[test]
+fn a_port_with_both_modes_of_tls_serves_neither() {
+    let mut cluster = Cluster::new();
+    put_certificate(&mut cluster, "cert");
+    cluster.gateway(
+        "g",
+        json!([
+            tls_listener("ends", "a.example.org", "Terminate"),
+            tls_listener("passes", "b.example.org", "Passthrough"),
+            tls_listener("late", "c.example.org", "Terminate"),
+        ]),
+    );
+    let translation = cluster.translate();
+    let status = status_of(&translation, Kind::Gateway, "g");
+    for number in 0..3 {
+        let shown = show(&status["listeners"][number]["conditions"]);
+        assert!(
+            shown.contains(&"Accepted=False/ProtocolConflict".to_owned()),
+            "{number}: {shown:?}"
+        );
+    }
+    assert_eq!(translation.text, "");
+}
+
+#[test]
+fn several_targets_share_connections_and_sessions_by_weight() {
+    let mut cluster = Cluster::new();
+    for name in ["old", "new", "web"] {
+        put_service(&mut cluster, name);
+    }
+    cluster.gateway(
+        "g",
+        json!([{ "name": "tcp", "port": 5432, "protocol": "TCP" },
+               { "name": "udp", "port": 5353, "protocol": "UDP" }]),
+    );
+    let parents = json!([{ "name": "g" }]);
+    cluster.route_at(Kind::TcpRoute, "t", parents.clone(), json!([]), two(80));
+    cluster.route_at(Kind::UdpRoute, "u", parents, json!([]), two(53));
+    let translation = cluster.translate();
+    for (kind, name) in [(Kind::TcpRoute, "t"), (Kind::UdpRoute, "u")] {
+        assert_eq!(parent_conditions(&translation, kind, name), GOOD);
+    }
+    let text = &translation.text;
+    let config = evenkeel_config::parse_generated(text).unwrap();
+    let shares: Vec<Vec<_>> = { config.rules.iter() }
+        .map(|rule| {
+            let group = config.groups.iter().find(|group| group.name == rule.group);
+            let members = group.map_or(&[][..], |group| &group.services);
+            { members.iter() }
+                .map(|of| {
+                    (
+                        of.kubernetes.clone().unwrap(),
+                        of.weight.get(),
+                        of.split_weight,
+                    )
+                })
+                .collect()
+        })
+        .collect();
+    let of = |port: &str| {
+        vec![
+            (format!("shop/new:{port}"), 100.0, true),
+            (format!("shop/old:{port}"), 900.0, true),
+        ]
+    };
+    assert_eq!(shares, [of("80"), of("names")], "{text}");
+}
+
+#[test]
+fn a_share_that_cannot_be_served_keeps_the_route_from_serving() {
+    let mut cluster = Cluster::new();
+    put_service(&mut cluster, "old");
+    cluster.gateway(
+        "g",
+        json!([{ "name": "tcp", "port": 5432, "protocol": "TCP" }]),
+    );
+    let parents = json!([{ "name": "g" }]);
+    cluster.route_at(Kind::TcpRoute, "t", parents, json!([]), two(80));
+    let translation = cluster.translate();
+    let shown = parent_conditions(&translation, Kind::TcpRoute, "t");
+    assert_eq!(
+        shown,
+        [
+            "Accepted=True/Accepted",
+            "ResolvedRefs=False/BackendNotFound"
+        ]
+    );
+    assert_eq!(translation.text, "");
+}
