@@ -16,13 +16,11 @@
 //! Testing", 1953): a member that has become slow looks slow at once, not when its first late answer arrives, and a
 //! member that is busy with a costly request is avoided until the request is done.
 
-mod sums;
+pub(crate) mod sums;
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
-pub use self::sums::RequestSums;
-pub(crate) use self::sums::write_awaited;
 pub(crate) use crate::float::{exp2, higher, log2, lower, pack, unpack};
 use crate::learnt::{LearntSlot, Visit};
 pub(crate) use crate::regression::{FIRST_GROWTH, Growth, Reach, Regression};

@@ -24,8 +24,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-pub use crate::estimate::RequestSums;
-use crate::estimate::write_awaited;
+pub use crate::estimate::sums::RequestSums;
+use crate::estimate::sums::write_awaited;
 use crate::group::Group;
 use crate::member::Slot;
 use crate::time::Instant;

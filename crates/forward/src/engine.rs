@@ -148,6 +148,11 @@ impl Engine {
         self.xdp.set_names(names);
     }
 
+    /// Lets members be compared by requests within long connections, or no longer.
+    pub(crate) fn set_learning(&mut self, learns: bool) {
+        self.requests.set_learning(learns);
+    }
+
     /// Sets the access log that gets records of connections from now on.
     pub(crate) fn set_log(&mut self, log: Option<AccessLog>) {
         self.records.set_log(log);

@@ -29,6 +29,9 @@ impl Engine {
     pub(crate) fn set_copies(&mut self, _queues: Option<&CopyQueues>) {}
 
     /// Does nothing.
+    pub(crate) fn set_learning(&mut self, _learns: bool) {}
+
+    /// Does nothing.
     pub(crate) fn set_log(&mut self, _log: Option<AccessLog>) {}
 
     /// Does nothing.

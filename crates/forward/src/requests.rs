@@ -60,6 +60,8 @@ impl Drift {
 pub(crate) struct Requests {
     members: HashMap<u32, MemberRequests>,
     groups: HashMap<Arc<str>, RequestRatio>,
+    /// False if members are compared by first answers in any case.
+    learns: bool,
 }
 
 /// Requests of a member since the last round.
@@ -72,7 +74,12 @@ struct News {
 impl Requests {
     /// True if members of the group are compared by requests, and not by first answers.
     pub(crate) fn is_long(&self, group: &str) -> bool {
-        self.groups.get(group).is_some_and(RequestRatio::is_long)
+        self.learns && self.groups.get(group).is_some_and(RequestRatio::is_long)
+    }
+
+    /// Lets members be compared by requests, or no longer.
+    pub(crate) fn set_learning(&mut self, learns: bool) {
+        self.learns = learns;
     }
 
     /// Notes that a member has accepted a connection. The connection's first answer does not count where requests do.
@@ -145,8 +152,9 @@ impl Requests {
             let (Some(home), Some(member)) = (homes.get(&seat), self.members.get_mut(&seat)) else {
                 continue;
             };
-            let is_long = self.groups.get(&home.group_name);
-            if !is_long.is_some_and(RequestRatio::is_long) {
+            let ratio = self.groups.get(&home.group_name);
+            let is_long = self.learns && ratio.is_some_and(RequestRatio::is_long);
+            if !is_long {
                 member.awaited.release();
                 continue;
             }

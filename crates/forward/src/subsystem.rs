@@ -61,6 +61,8 @@ struct State {
     xdp_interfaces: Vec<String>,
     /// True if connections are copied to the fleet.
     copies_to_fleet: bool,
+    /// True if requests within connections are learnt from.
+    learns_from_requests: bool,
     mode: Mode,
     /// True while the thread runs.
     is_running: bool,
@@ -248,6 +250,7 @@ impl Thread {
         let state = self.inner.state.lock();
         if let Some(engine) = &mut self.engine {
             engine.set_xdp_interfaces(&state.xdp_interfaces);
+            engine.set_learning(state.learns_from_requests);
             engine.set_copies(state.copies_to_fleet.then_some(&self.inner.copies));
         }
         if let Some(engine) = &mut self.engine
@@ -304,11 +307,13 @@ impl Subsystem for Forwarding {
         let settings = next.section::<KernelForwarding>();
         let xdp_interfaces = settings.map_or_else(Vec::new, |all| all.xdp_interfaces.clone());
         let copies_to_fleet = settings.is_some_and(|all| all.copy_to_fleet);
+        let learns_from_requests = settings.is_some_and(|all| all.learn_from_requests);
         let inner = Arc::clone(&self.inner);
         Ok(Box::new(move || {
             let mut state = inner.state.lock();
             (state.rules, state.xdp_interfaces) = (rules, xdp_interfaces);
             state.copies_to_fleet = copies_to_fleet;
+            state.learns_from_requests = learns_from_requests;
             drop(state);
             inner.changed.notify_all();
         }))

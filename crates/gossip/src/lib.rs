@@ -29,6 +29,7 @@
 
 mod board;
 mod copies;
+mod copy_exchange;
 pub mod ejection;
 mod ejections;
 pub mod fleet;

@@ -34,7 +34,7 @@ const COUNTS: &str = "evk_received_counts";
 /// Bytes that a tunnel adds to a packet of IPv4 at most: IP, UDP, GUE, and the addresses of two other members.
 const OVERHEAD: u32 = 20 + 8 + 4 + 4 + 8;
 
-/// The same for a packet of IPv6.
+/// Bytes that a tunnel adds to a packet of IPv6, likewise.
 const OVERHEAD6: u32 = 40 + 8 + 4 + 4 + 32;
 
 /// Kinds of packets, in the order of `enum evk_count`: a name for scripts, and the meaning of each.

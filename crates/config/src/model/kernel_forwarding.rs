@@ -23,6 +23,12 @@ section! {
         /// open connections. Set `true` on all balancers. See
         /// [kernel-forwarding.md](kernel-forwarding.md#active-and-standby).
         copy_to_fleet: bool = false; "true",
+        /// If true, strategies that compare members by their times learn from the requests within long connections, and
+        /// not from first answers, in groups whose connections carry many requests. This pays where a member becomes
+        /// slow while connections are open, and costs where most connections are idle. See
+        /// [kernel-forwarding.md](kernel-forwarding.md#requests-within-long-connections). Requests are counted and shown
+        /// in any case.
+        learn_from_requests: bool = false; "true",
     }
 }
 
@@ -45,7 +51,9 @@ pub(crate) fn read(
     if let Some(mut table) = top.read_table("kernel_forwarding", report) {
         table.read(KERNEL_FORWARDING, &mut forwarding, report);
         let is_kernel = |rule: &Rule| rule.forward == Forward::Kernel;
-        let has_settings = !forwarding.xdp_interfaces.is_empty() || forwarding.copy_to_fleet;
+        let has_settings = !forwarding.xdp_interfaces.is_empty()
+            || forwarding.copy_to_fleet
+            || forwarding.learn_from_requests;
         if has_settings && !rules.iter().any(is_kernel) {
             table.report_warning("has no effect: no rule has `forward = \"kernel\"`", report);
         }

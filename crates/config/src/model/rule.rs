@@ -256,7 +256,7 @@ pub enum ReturnPath {
     Nat,
     /// From the rule's address, which members have, too, to the client without the balancer.
     Direct,
-    /// The same, from members that get packets of clients by a tunnel.
+    /// Answers of members that get packets of clients by a tunnel, likewise.
     Tunnel,
 }
 

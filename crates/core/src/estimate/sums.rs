@@ -84,6 +84,6 @@ pub struct RequestSums {
     pub latency: Duration,
     /// Sum of the numbers of requests that each has found at the member.
     pub others: u64,
-    /// One of the requests: its latency, and the requests that it has found.
+    /// Latency of one of the requests, and the requests that this one has found.
     pub example: (Duration, u32),
 }

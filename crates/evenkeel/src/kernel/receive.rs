@@ -5,12 +5,7 @@ use std::net::IpAddr;
 use evenkeel_kernel::receive;
 
 use crate::failure::Failure;
-use crate::output::print;
-
-fn join<'a>(addresses: impl IntoIterator<Item = &'a IpAddr>) -> String {
-    let texts: Vec<_> = addresses.into_iter().map(IpAddr::to_string).collect();
-    texts.join(", ")
-}
+use crate::output::{join_addresses, print};
 
 /// Lets this machine receive packets to the addresses of rules, also by tunnels of these balancers if there are some.
 pub(super) fn attach(addresses: &[IpAddr], balancers: &[IpAddr]) -> Result<(), Failure> {
@@ -22,7 +17,7 @@ pub(super) fn attach(addresses: &[IpAddr], balancers: &[IpAddr]) -> Result<(), F
     }
     print(format!(
         "this machine receives packets to {}, and answers nobody who looks for these addresses in its networks\n",
-        join(&all)
+        join_addresses(&all)
     ))
 }
 
@@ -35,7 +30,7 @@ pub(super) fn detach(addresses: &[IpAddr]) -> Result<(), Failure> {
     } else {
         format!(
             "this machine no longer receives packets to {}\n",
-            join(&removed)
+            join_addresses(&removed)
         )
     })
 }
@@ -48,10 +43,12 @@ pub(super) fn show(is_json: bool) -> Result<(), Failure> {
 #[cfg(feature = "bpf")]
 mod tunnels {
     use std::collections::BTreeSet;
+    use std::net::IpAddr;
 
     use evenkeel_kernel::tunnel::{self, PACKETS};
 
-    use super::{Failure, IpAddr, join, print};
+    use crate::failure::Failure;
+    use crate::output::{join_addresses, print};
 
     pub(super) fn attach(
         addresses: &BTreeSet<IpAddr>,
@@ -64,7 +61,10 @@ mod tunnels {
                 "no Ethernet interface is up, so no tunnel can end here: run the command again when one is",
             ));
         }
-        print(format!("tunnels of {} end here\n", join(&balancers)))
+        print(format!(
+            "tunnels of {} end here\n",
+            join_addresses(&balancers)
+        ))
     }
 
     pub(super) fn limit(addresses: &BTreeSet<IpAddr>) -> Result<(), Failure> {
@@ -83,8 +83,8 @@ mod tunnels {
         }
         let mut text = format!(
             "addresses   {}\nbalancers   {}\n",
-            join(&status.addresses),
-            join(&status.balancers)
+            join_addresses(&status.addresses),
+            join_addresses(&status.balancers)
         );
         for ((name, meaning), count) in PACKETS.iter().zip(status.counts) {
             text += &format!("{name:<11} {count} ({meaning})\n");
@@ -96,8 +96,9 @@ mod tunnels {
 #[cfg(not(feature = "bpf"))]
 mod tunnels {
     use std::collections::BTreeSet;
+    use std::net::IpAddr;
 
-    use super::{Failure, IpAddr};
+    use crate::failure::Failure;
 
     pub(super) fn attach(
         _addresses: &BTreeSet<IpAddr>,

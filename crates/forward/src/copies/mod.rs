@@ -1,7 +1,7 @@
 //! Copies of connections, between the balancers of a fleet: the balancer whose kernel forwards a connection sends the
 //! connection to the others, which enter a copy into their tables. If the address moves, the copy goes on.
 //!
-//! A balancer asks for copies once a second, and gets them from who was asked: connections older than [`AGE`], then each
+//! A balancer asks for copies once a second, and gets them from who was asked: connections older than a second, then each
 //! connection once in a round through the table, and ends at once. Nobody confirms a message. A lost copy comes in
 //! the next round; a copy that two rounds do not name is removed. If the sender is gone, copies stay for the rule's
 //! `idle_timeout`, like connections without a packet.
@@ -23,13 +23,10 @@ use evenkeel_manager::copy_queues::CopyQueues;
 use evenkeel_wire::connection_copies::{ConnectionEnd, CopyMessage};
 use tracing::warn;
 
-use self::outbox::{Item, Outbox};
+use self::outbox::{AGE, Item, Outbox};
 use self::received::Received;
 use self::rounds::Rounds;
 use crate::copy_status::CopyStatus;
-
-/// Age from which on a connection is copied: shorter ones are over before they are of use.
-pub(crate) const AGE: Duration = Duration::from_secs(1);
 
 /// Time between two requests for copies.
 const ASK: Duration = Duration::from_secs(1);

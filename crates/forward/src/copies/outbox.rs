@@ -10,6 +10,9 @@ use evenkeel_wire::connection_copies::{
     ConnectionCopy, ConnectionEnd, CopyMessage, MAX_HEAD, SideNumbers,
 };
 
+/// Age from which on a connection is copied: shorter ones are over before they are of use.
+pub(super) const AGE: Duration = Duration::from_secs(1);
+
 /// Most connections and ends that are sent in a second to each balancer: 8 to 17 Mbit/s.
 pub(super) const ENTRIES_PER_SECOND: u64 = 20_000;
 

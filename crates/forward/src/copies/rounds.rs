@@ -2,8 +2,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use super::AGE;
-use super::outbox::ENTRIES_PER_SECOND;
+use super::outbox::{AGE, ENTRIES_PER_SECOND};
 
 /// Sweeps of a round at least: a connection is sent every ten seconds.
 const SLICES: u64 = 10;

@@ -5,14 +5,18 @@
 //! the program, so connections continue while no process runs. The next process finds the maps.
 
 mod copies;
+mod counts;
 mod detach;
 mod layout;
 mod nat;
+mod outcomes;
 mod place;
 mod requests;
+mod row_table;
 mod rows;
 mod sessions;
 mod table;
+mod table_copy;
 #[cfg(test)]
 mod tests;
 mod trace;
@@ -37,22 +41,24 @@ use libbpf_rs::{
 use nix::ifaddrs::getifaddrs;
 use nix::net::if_::InterfaceFlags;
 
-pub use self::copies::{CopyEnd, CopyResult, Entry, TableCopy, list_addresses};
+pub use self::counts::Counts;
 pub use self::detach::{Detachment, Removed};
 use self::layout::{Age, SourceLimit};
 use self::layout::{CONNECTIONS_PER_SESSION, UDP_PINNED, UDP_SIZED};
 pub use self::nat::{find_nat_ports, find_source};
+pub use self::outcomes::OUTCOMES;
 pub use self::place::Place;
 use self::place::{HANDLE, lock, unpin};
-pub use self::rows::{ROW_SEATS, ROWS, RowMember, RowTable};
+pub use self::row_table::{ROW_SEATS, ROWS, RowMember, RowTable};
 use self::table::read_table;
+pub use self::table_copy::{CopyEnd, CopyResult, Entry, TableCopy, list_addresses};
 pub use self::trace::{Trace, TracedHeader, TracedPacket, Verdict};
 use self::xdp::XdpPlaces;
 pub use self::xdp::XdpStates;
 use crate::bpf::{self, BpfError, create_clsact, failed_to, find_map, find_program};
 pub use layout::{
-    Candidate, Connection, Counts, Decision, End, Event, GROUP_SEATS, GroupTerms, Listener,
-    ListenerCounts, MAX_RETRIES, NatPorts, Pair, Step, Terms,
+    Candidate, Connection, Decision, End, Event, GROUP_SEATS, GroupTerms, Listener, ListenerCounts,
+    MAX_RETRIES, NatPorts, Pair, Step, Terms,
 };
 pub use requests::{Awaited, RequestCounts};
 pub use udp::{UdpClient, UdpCounts, UdpEnd, UdpListener, UdpSession};
@@ -88,77 +94,6 @@ const PINNED: [&str; 16] = [
     "evk_outcomes",
     trace::FILTER,
     trace::PACKETS,
-];
-
-/// Kinds of packets, in the order of `enum evk_outcome`: a name for scripts, and the meaning of each.
-pub const OUTCOMES: [(&str, &str); 19] = [
-    ("to_member", "forwarded to members"),
-    ("to_client", "forwarded to clients"),
-    (
-        "proxied_strategy",
-        "left to the proxy: connections of groups whose strategy cannot decide in the kernel",
-    ),
-    (
-        "proxied_full",
-        "left to the proxy: connections while no member may get one",
-    ),
-    (
-        "proxied_table",
-        "left to the proxy: connections for which the table had no place",
-    ),
-    (
-        "proxied_route",
-        "left to the proxy: connections to a member without a route",
-    ),
-    (
-        "odd",
-        "left to the system: TCP fragments, packets with IP options or extension headers, and packets of wrong lengths",
-    ),
-    ("dropped", "dropped: packets of connections without a route"),
-    (
-        "retried",
-        "SYNs sent to another member, as the one before has refused or not answered",
-    ),
-    (
-        "stray_reset",
-        "RSTs with a wrong sequence number: sent on, and the connection continues",
-    ),
-    (
-        "lost_event",
-        "forwarded without an event for the balancer, as the buffer was full: a line of the access log may be missing",
-    ),
-    (
-        "too_large",
-        "left to the system, which tells the member: packets that are too large for the way to the client",
-    ),
-    (
-        "icmp_error",
-        "ICMP errors about packets of connections, sent to the client or the member",
-    ),
-    (
-        "proxied_rate",
-        "left to the proxy: connections of a source with too many that are not confirmed",
-    ),
-    (
-        "proxied_ports",
-        "left to the proxy: connections with `return_path = \"nat\"` for which no port towards the member was free",
-    ),
-    (
-        "by_xdp",
-        "of those forwarded: by native XDP, before the system has looked at the packet",
-    ),
-    (
-        "proxied_remote",
-        "left to the proxy: connections with `return_path = \"direct\"` to a member behind a router",
-    ),
-    (
-        "proxied_session",
-        "left to the proxy: datagrams of clients whose sessions the proxy has",
-    ),
-    (
-        "by_row",
-        "of connections that another balancer has begun: sent to a member of the connection's row",
-    ),
 ];
 
 /// The program in the kernel, with its maps. Programs and connections stay when this is dropped.
@@ -563,6 +498,18 @@ impl Forwarder {
         context.extend(connection.age.seen.to_ne_bytes());
         context.extend([0; 4]);
         Ok(bpf::run(&self.object, "evk_remove", Some(&mut context))? == 1)
+    }
+
+    /// Corrects a member's requests without an answer by a difference from [`Awaited::correct`].
+    ///
+    /// # Errors
+    ///
+    /// The kernel refuses.
+    pub fn correct_requests(&self, seat: u32, by: u64) -> Result<(), BpfError> {
+        let mut context = seat.to_ne_bytes().to_vec();
+        context.extend([0; 4]);
+        context.extend(by.to_ne_bytes());
+        bpf::run(&self.object, "evk_correct_requests", Some(&mut context)).map(drop)
     }
 
     /// Corrects the number of connections at a member.

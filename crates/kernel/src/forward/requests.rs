@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use super::layout::{Connection, Reader};
-use super::{BpfError, Forwarder, bpf};
 
 /// Binary logarithm of the unit of the program's clock of requests, in nanoseconds.
 const UNIT: u32 = 12;
@@ -97,19 +96,5 @@ impl RequestCounts {
     pub fn read_last(&self) -> (Duration, u32) {
         let latency = (self.last & u64::from(u32::MAX)) << UNIT;
         (Duration::from_nanos(latency), (self.last >> 32) as u32)
-    }
-}
-
-impl Forwarder {
-    /// Corrects a member's requests without an answer by a difference from [`Awaited::correct`].
-    ///
-    /// # Errors
-    ///
-    /// The kernel refuses.
-    pub fn correct_requests(&self, seat: u32, by: u64) -> Result<(), BpfError> {
-        let mut context = seat.to_ne_bytes().to_vec();
-        context.extend([0; 4]);
-        context.extend(by.to_ne_bytes());
-        bpf::run(&self.object, "evk_correct_requests", Some(&mut context)).map(drop)
     }
 }

@@ -9,10 +9,10 @@ use std::time::Duration;
 use libbpf_rs::{MapCore, MapFlags, MapHandle, RingBuffer, RingBufferBuilder};
 use serde_json::{Value, json};
 
-use super::layout::{self, Reader};
+use super::layout::{self, Connection, Reader};
+use super::outcomes::OUTCOMES;
 use super::place::Place;
 use super::table::read_table;
-use super::{Connection, OUTCOMES};
 use crate::bpf::{BpfError, failed_to};
 
 /// Map with the client whose packets are told.

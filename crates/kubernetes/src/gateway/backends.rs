@@ -324,17 +324,6 @@ impl Groups {
         self.known.get(name).map_or(&[], |known| &known.users)
     }
 
-    /// Returns the settings of a group by policies.
-    pub(crate) fn tuning_of(&self, name: &str) -> Option<&GroupTuning> {
-        self.find(name)?.tuning.as_deref()
-    }
-
-    /// True if the members of a group are the engines of a pool.
-    pub(crate) fn is_pool(&self, name: &str) -> bool {
-        let group = self.find(name);
-        group.is_some_and(|group| matches!(group.members, Members::Pool(_)))
-    }
-
     /// Returns the name of a group's cookie, if a route has set one.
     pub(crate) fn cookie_of(&self, name: &str) -> Option<&str> {
         let binding = self.find(name)?.binding.as_ref()?;

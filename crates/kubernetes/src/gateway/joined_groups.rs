@@ -33,6 +33,8 @@ impl Groups {
             target: target?,
             members: Members::Shares(shares, common?),
             binding: None,
+            // Policies of several services could contradict each other.
+            tuning: None,
         }))
     }
 }

@@ -44,6 +44,7 @@ mod events;
 mod field_edits;
 mod gateway_spec;
 mod grants;
+mod group_facts;
 mod group_policies;
 mod group_policy_spec;
 mod grpc;

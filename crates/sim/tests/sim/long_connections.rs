@@ -396,7 +396,7 @@ fn s41_a_member_with_slow_requests_gets_fewer_long_connections() {
 }
 
 #[test]
-fn s41_idle_connections_do_no_harm() {
+fn s41_idle_connections_bound_the_cost_of_learning_from_requests() {
     for idle in [0.5, 0.9] {
         let world = World {
             idle,

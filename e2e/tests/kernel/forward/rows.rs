@@ -42,7 +42,7 @@ fn find_address(family: Family, machine: u8, last: u8) -> IpAddr {
     family.choose(v4, v6).parse().unwrap()
 }
 
-/// Where the router sends packets to the rule.
+/// Ways by which the router sends packets to the rule.
 #[derive(Clone, Copy, Debug)]
 enum Route {
     To(usize),
