@@ -1,5 +1,7 @@
 //! EvenkeelPolicies: settings of groups by service, route and gateway.
 
+#![allow(clippy::unwrap_used, clippy::expect_used)] // Helpers of tests fail by panicking.
+
 use std::net::SocketAddr;
 
 use evenkeel_e2e::balancer::Balancer;
