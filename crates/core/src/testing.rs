@@ -1,9 +1,10 @@
-//! Members for tests of this crate.
+//! Members and moments for tests of this crate.
 
 use std::sync::Arc;
 
 use crate::load::Location;
 use crate::member::{Member, MemberId, Slot, Weight};
+use crate::time::Instant;
 
 /// Makes a member with a weight of 1, alone at its location.
 pub(crate) fn make_member(id: u64) -> Member {
@@ -18,4 +19,9 @@ pub(crate) fn make_member(id: u64) -> Member {
         zone: None,
         slot: Arc::new(Slot::new(Weight::ONE)),
     }
+}
+
+/// Returns a moment, in milliseconds of the clock.
+pub(crate) fn at(ms: u64) -> Instant {
+    Instant::from_nanos(ms * 1_000_000)
 }

@@ -286,6 +286,7 @@ pub(crate) fn rule(protocol: Protocol) -> Rule {
         udp: Default::default(),
         forward: Forward::Proxy,
         return_path: ReturnPath::Route,
+        anycast: false,
         http: HttpOptions {
             http2: true,
             http2_streams: 128,
