@@ -422,6 +422,8 @@ pub(crate) struct Referrer<'o> {
     pub(crate) inherited: &'o [Arc<Layer>],
     pub(crate) kind: Kind,
     pub(crate) namespace: &'o str,
+    /// True if TLS of clients ends at the balancer.
+    pub(crate) ends_tls: bool,
 }
 
 impl Referrer<'_> {
@@ -552,9 +554,9 @@ impl Referrer<'_> {
             let port_name = port_name.map(str::to_owned);
             return Ok(Some(Members::Datagrams(number, port_name)));
         }
-        // Connections of a TLSRoute end at the members.
         let tls = match self.kind {
-            Kind::TlsRoute => None,
+            // TLS of the client ends at the members.
+            Kind::TlsRoute if !self.ends_tls => None,
             _ => self.policies.find_line(name, port),
         };
         let protocol = self.find_protocol(name, port, tls.is_some())?;

@@ -6,6 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use evenkeel_config::Problem;
 use serde_json::{Value, json};
 
 use super::conditions::{Condition, Refusal, list_conditions};
@@ -40,6 +41,8 @@ pub(crate) struct GroupTuning {
     pub(crate) scope: Vec<String>,
     /// All policies, the most specific first.
     pub(crate) policies: Vec<ObjectName>,
+    /// Keys, each with the place of its policy among the policies.
+    origins: Vec<(String, usize)>,
 }
 
 impl GroupTuning {
@@ -52,22 +55,32 @@ impl GroupTuning {
             for line in added {
                 if own.iter().all(|known| known.key != line.key) {
                     own.push(line.clone());
+                    self.origins.push((line.key.clone(), self.policies.len()));
                 }
             }
         }
         self.policies.push(layer.policy.clone());
     }
 
-    /// Returns the policy to which a problem with a key of the group is due; `None` if no policy sets the key.
-    pub(crate) fn find_culprit(&self, key: &str) -> Option<&ObjectName> {
-        let causes: Vec<&str> = match key.rsplit('.').next() {
+    /// Returns the policy to which a problem of the group is due: the least specific one of those that have set the keys in
+    /// question. `None` if no policy has set one.
+    pub(crate) fn find_culprit(&self, problem: &Problem) -> Option<&ObjectName> {
+        let causes: Vec<&str> = match problem.key.rsplit('.').next() {
             // The parser reports there that the keys do not go together.
             Some("sticky") => vec!["granularity", "adaptive"],
-            _ => key.rsplit('.').collect(),
+            _ => problem.key.rsplit('.').collect(),
         };
-        let mut lines = self.group.iter().chain(&self.member);
-        let is_set = lines.any(|line| causes.contains(&line.key.as_str()));
-        self.policies.last().filter(|_| is_set)
+        // A problem between the group and its rules has the group's name as its key, and names what does not fit.
+        let is_named = |key: &str| {
+            problem.message.contains(&format!("`{key}`"))
+                || problem.message.contains(&format!("has {key} `"))
+        };
+        let find = |is_cause: &dyn Fn(&str) -> bool| {
+            let origins = self.origins.iter().filter(|(key, _)| is_cause(key));
+            origins.map(|(_, policy)| *policy).max()
+        };
+        let found = find(&|key| causes.contains(&key)).or_else(|| find(&is_named));
+        self.policies.get(found?)
     }
 }
 

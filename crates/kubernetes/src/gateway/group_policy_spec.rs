@@ -39,6 +39,9 @@ pub(crate) const GROUP_KEYS: [&str; 23] = [
 /// Keys of members that a policy may set, as in a table of `members`.
 pub(crate) const MEMBER_KEYS: [&str; 1] = ["max_connections"];
 
+/// Most bytes of the keys of a policy, which are written into each of its groups.
+const MAX_LENGTH: usize = 16 * 1024;
+
 /// Most tables and lists inside each other.
 const MAX_DEPTH: usize = 8;
 
@@ -94,7 +97,14 @@ impl From<RawSpec> for EvenkeelPolicySpec {
         };
         let group = read("group", &GROUP_KEYS, &raw.group);
         let member = read("member", &MEMBER_KEYS, &raw.member);
-        let problem = problem.or_else(|| find_problem(&group, &member));
+        let lines = group.iter().chain(&member);
+        let length: usize = lines.map(|line| line.key.len() + line.value.len()).sum();
+        let problem = problem.or_else(|| match length > MAX_LENGTH {
+            true => Some(format!(
+                "spec.group and spec.member have {length} bytes; write {MAX_LENGTH} at most"
+            )),
+            false => find_problem(&group, &member),
+        });
         EvenkeelPolicySpec {
             target_refs: raw.target_refs,
             group,
@@ -104,11 +114,11 @@ impl From<RawSpec> for EvenkeelPolicySpec {
     }
 }
 
-/// True if nobody may set a key inside a table by a policy: keys that name files of the machine, and memory that all groups
-/// share.
+/// True if nobody may set a key inside a table by a policy: keys that name files of the machine, memory that all groups
+/// share, and ports beside those of the service, which could be those of others at the same address.
 pub(crate) fn is_of_machine(key: &str) -> bool {
     let is_file = key.ends_with("_file") || key.ends_with("_files");
-    is_file || matches!(key, "tls" | "index_memory")
+    is_file || matches!(key, "tls" | "index_memory" | "port")
 }
 
 /// Reads the keys of a section.
@@ -162,7 +172,7 @@ fn write_value(path: &str, value: &Value, depth: usize) -> Result<String, String
                 let path = format!("{path}.{key}");
                 if is_of_machine(key) {
                     return Err(format!(
-                        "{path} cannot be set by a policy, because it is about the machine of the balancer; remove the key"
+                        "{path} cannot be set by a policy, because it is about the machine of the balancer, or about other ports than the service's; remove the key"
                     ));
                 }
                 Ok(format!(

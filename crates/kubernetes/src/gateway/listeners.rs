@@ -1,6 +1,6 @@
 //! Listeners of gateways: protocols, conflicts, certificates, and the routes that they allow.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -438,7 +438,7 @@ pub(crate) fn place_listeners(
 ) -> Vec<Frontend> {
     let mut frontends: Vec<Frontend> = Vec::new();
     let mut by_port: BTreeMap<(Vec<IpAddr>, u16, bool), usize> = BTreeMap::new();
-    let mut mixed = BTreeSet::new();
+    let mut mixed = Vec::new();
     for (number, listener) in listeners.iter_mut().enumerate() {
         let (Some(class), Some(addresses)) = (listener.class, address_of(listener.gateway)) else {
             continue;
@@ -466,7 +466,11 @@ pub(crate) fn place_listeners(
         let host = listener.hostname().map(str::to_ascii_lowercase);
         if frontend.class != class {
             if frontend.class.mixes_with(class) {
-                mixed.insert(index);
+                mixed.push((
+                    index,
+                    listener.gateway.metadata.object_name(),
+                    listener.set.is_some(),
+                ));
             }
             let message =
                 format!("port {port} has a listener of another protocol; choose another port");
@@ -488,25 +492,38 @@ pub(crate) fn place_listeners(
     frontends
 }
 
-/// Refuses the listeners of ports at which TLS ends both here and at members.
+/// Refuses the listeners of a gateway at a port where another listener of the same gateway has the other mode of TLS: each
+/// of them could be meant. Listeners of other gateways, and of sets, do no harm to the first ones.
 fn refuse_mixed(
     listeners: &mut [ListenerState<'_>],
     frontends: &mut [Frontend],
-    mixed: &BTreeSet<usize>,
+    mixed: &[(usize, ObjectName, bool)],
 ) {
-    for index in mixed {
+    for (index, gateway, is_of_set) in mixed {
         let Some(frontend) = frontends.get_mut(*index) else {
             continue;
         };
         let port = frontend.port;
-        for number in frontend.listeners.drain(..) {
-            if let Some(listener) = listeners.get_mut(number) {
-                let message = format!(
-                    "port {port} has TLS listeners of both modes; choose another port for one of the modes"
-                );
-                listener.conflict = Some(("ProtocolConflict", message));
+        let mut kept = (Vec::new(), Vec::new());
+        let placed = frontend.listeners.drain(..).zip(frontend.hosts.drain(..));
+        for (number, host) in placed {
+            match listeners.get_mut(number) {
+                Some(listener)
+                    if !is_of_set
+                        && listener.set.is_none()
+                        && listener.gateway.metadata.object_name() == *gateway =>
+                {
+                    let message = format!(
+                        "port {port} has TLS listeners of both modes; choose another port for one of the modes"
+                    );
+                    listener.conflict = Some(("ProtocolConflict", message));
+                }
+                _ => {
+                    kept.0.push(number);
+                    kept.1.push(host);
+                }
             }
         }
-        frontend.hosts.clear();
+        (frontend.listeners, frontend.hosts) = kept;
     }
 }

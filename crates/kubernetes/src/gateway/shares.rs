@@ -27,5 +27,7 @@ pub(super) fn write_shares(shares: &[ServiceShare], lines: &[String], text: &mut
     let members: Vec<String> = members.collect();
     text.line(&format!("members = [{}]", members.join(", ")));
     text.line("strategy = \"round_robin\"");
+    // Members of the balancer's own zone would get the shares of others.
+    text.line("zones = false");
     lines.iter().for_each(|line| text.line(line));
 }

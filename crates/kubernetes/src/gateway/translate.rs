@@ -12,12 +12,12 @@ use serde_json::{Value, json};
 
 use super::addresses::{GatewayAddresses, assign_addresses, refuse_addresses, show_addresses};
 use super::attach::{self, Attachment, Parent, RouteFacts, RouteFindings, attach_route};
-use super::backends::{Groups, Names, Referrer};
+use super::backends::{Groups, NOBODY, Names, Referrer};
 use super::conditions::{Condition, Status, list_conditions};
 use super::ingress::Notice;
 use super::ingress::listeners::{IngressState, add_listeners};
 use super::listener_sets::{SetName, SetState, list_sets, refuse_set, show_attached, show_set};
-use super::listeners::{Files, Frontend, ListenerState, place_listeners};
+use super::listeners::{Class, Files, Frontend, ListenerState, place_listeners};
 use super::objects::{
     Gateway, HttpRoute, Kind, Metadata, ObjectName, Objects, Reference, StreamRoute,
 };
@@ -311,12 +311,21 @@ impl<'o> Work<'o> {
         let parents_of = &route.spec.parent_refs;
         let inherited =
             groups.list_inherited(kind, &metadata.object_name(), parents_of, self.objects);
+        let is_ended = |attachment: &Attachment| {
+            let listener = self.listeners.get(attachment.listener);
+            listener
+                .and_then(|of| of.class)
+                .is_some_and(Class::ends_tls)
+        };
+        let ends_tls = attachments.iter().any(is_ended);
+        let has_both_modes = ends_tls && !attachments.iter().all(is_ended);
         let referrer = Referrer {
             objects: self.objects,
             policies: &self.policies,
             inherited: &inherited,
             kind,
             namespace: &metadata.namespace,
+            ends_tls,
         };
         let backends = route
             .spec
@@ -326,21 +335,32 @@ impl<'o> Work<'o> {
         let backends: Vec<_> = backends.collect();
         let (groups, references) = referrer.find_groups(&backends, None, &mut self.groups);
         findings.references = references;
+        let named = backends.iter().map(|of| &of.target);
+        let namespace = &metadata.namespace;
+        let secured = self
+            .policies
+            .list_services(named, kind, namespace, self.objects);
+        let is_secured = !secured.is_empty();
         let mut served = groups;
         served.retain(|(_, weight)| *weight > 0);
         // A target that cannot be used would fail its share of the connections: none is served then.
-        let has_several = served.len() > 1;
-        if has_several && findings.references.is_none() {
+        let is_failing = served.iter().any(|(name, _)| name == NOBODY);
+        let can_join = served.len() > 1 && !is_failing;
+        if can_join {
             let shares = self.groups.add_shares(&served);
             served.splice(.., shares.map(|name| (name, 1)));
         }
         let wrong_host = facts.hosts.and_then(refuse_host);
         if let Some(message) = self.refused.get(&*owner).or(wrong_host.as_ref()) {
             findings.refusal = Some(("UnsupportedValue", message.clone()));
+        } else if has_both_modes && is_secured {
+            // One group cannot have members that get TLS from the balancer, and from the client.
+            let message = "listeners of both modes of TLS cannot share a route to a Service with a BackendTLSPolicy; use a route for each mode";
+            findings.refusal = Some(("UnsupportedValue", message.into()));
         } else if route.spec.rules.len() > 1 {
             let message = "several rules are not supported for connections; use one rule";
             findings.refusal = Some(("UnsupportedValue", message.into()));
-        } else if served.is_empty() && has_several && findings.references.is_none() {
+        } else if served.is_empty() && can_join {
             let message = "several targets for connections must all speak TLS in the same way, or none of them";
             findings.refusal = Some(("UnsupportedValue", message.into()));
         } else if let [(group, _)] = served.as_slice()
@@ -360,7 +380,7 @@ impl<'o> Work<'o> {
                 }
             }
         }
-        if kind == Kind::TcpRoute {
+        if kind == Kind::TcpRoute || ends_tls {
             let named = backends.iter().map(|of| &of.target);
             self.note_ancestors(kind, &metadata.namespace, named, &attachments);
         }

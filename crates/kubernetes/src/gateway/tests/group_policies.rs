@@ -252,3 +252,76 @@ fn keys_that_contradict_each_other_leave_out_the_less_specific_policy() {
     let (conditions, message) = condition(&translation, "a");
     assert_eq!(conditions, ["Accepted=False/Invalid"], "{message}");
 }
+
+#[test]
+fn only_the_policy_whose_key_does_not_fit_is_left_out() {
+    let mut cluster = plain();
+    let persistent =
+        json!([{ "backendRefs": web(), "sessionPersistence": { "sessionName": "x" } }]);
+    cluster.route("r", json!([]), persistent);
+    cluster.route_at(
+        Kind::GrpcRoute,
+        "calls",
+        json!([{ "name": "g" }]),
+        json!(["grpc.example"]),
+        json!([{ "backendRefs": web() }]),
+    );
+    let of_gateway = json!({ "group": { "max_queue": 5 } });
+    put(
+        &mut cluster,
+        "gateway",
+        json!([target(Kind::Gateway, "g")]),
+        of_gateway,
+    );
+    // Neither key fits its route: cookies bind clients, and connections of gRPC have many clients.
+    for (name, kind, route, settings) in [
+        (
+            "bound",
+            Kind::HttpRoute,
+            "r",
+            json!({ "granularity": "per_request" }),
+        ),
+        (
+            "sent",
+            Kind::GrpcRoute,
+            "calls",
+            json!({ "send_proxy": "v2" }),
+        ),
+    ] {
+        put(
+            &mut cluster,
+            name,
+            json!([target(kind, route)]),
+            json!({ "group": settings }),
+        );
+    }
+    let translation = cluster.translate();
+    for name in ["bound", "sent"] {
+        let (conditions, message) = condition(&translation, name);
+        assert_eq!(conditions, ["Accepted=False/Invalid"], "{name}: {message}");
+    }
+    assert_eq!(condition(&translation, "gateway").0, ACCEPTED);
+    assert_eq!(parent_conditions(&translation, Kind::HttpRoute, "r"), GOOD);
+    assert_eq!(
+        parent_conditions(&translation, Kind::GrpcRoute, "calls"),
+        GOOD
+    );
+    let config = evenkeel_config::parse_generated(&translation.text).unwrap();
+    assert!(config.groups.iter().all(|group| group.max_queue == 5));
+}
+
+#[test]
+fn large_policies_are_refused() {
+    let mut cluster = cluster();
+    let codes: Vec<_> = (0..4000).map(|_| "100-599").collect();
+    let check = json!({ "group": { "health_check": { "path": "/", "response_code": codes } } });
+    put(
+        &mut cluster,
+        "large",
+        json!([target(Kind::Service, "web")]),
+        check,
+    );
+    let (conditions, message) = condition(&cluster.translate(), "large");
+    assert_eq!(conditions, ["Accepted=False/Invalid"]);
+    assert!(message.contains("at most"), "{message}");
+}

@@ -93,7 +93,7 @@ fn a_port_with_both_modes_of_tls_serves_neither() {
             "{number}: {shown:?}"
         );
     }
-    assert_eq!(translation.text, "");
+    assert!(!translation.text.contains("listen"), "{}", translation.text);
 }
 
 #[test]
@@ -160,4 +160,45 @@ fn a_share_that_cannot_be_served_keeps_the_route_from_serving() {
         ]
     );
     assert_eq!(translation.text, "");
+}
+
+#[test]
+fn targets_without_a_weight_keep_no_route_from_serving() {
+    let mut cluster = Cluster::new();
+    for name in ["old", "new"] {
+        put_service(&mut cluster, name);
+    }
+    cluster.gateway(
+        "g",
+        json!([{ "name": "tcp", "port": 5432, "protocol": "TCP" }]),
+    );
+    let rules = json!([{ "backendRefs": [{ "name": "old", "port": 80, "weight": 9 },
+                                         { "name": "new", "port": 80, "weight": 1 },
+                                         { "name": "gone", "port": 80, "weight": 0 }] }]);
+    let parents = json!([{ "name": "g" }]);
+    cluster.route_at(Kind::TcpRoute, "t", parents, json!([]), rules);
+    let translation = cluster.translate();
+    let config = evenkeel_config::parse_generated(&translation.text).unwrap();
+    assert_eq!(config.rules.len(), 1, "{}", translation.text);
+}
+
+#[test]
+fn a_gateway_with_the_other_mode_of_tls_does_no_harm_to_the_first() {
+    let mut cluster = Cluster::new();
+    put_certificate(&mut cluster, "cert");
+    cluster.gateway(
+        "a",
+        json!([tls_listener("ends", "a.example.org", "Terminate")]),
+    );
+    cluster.gateway(
+        "b",
+        json!([tls_listener("passes", "b.example.org", "Passthrough")]),
+    );
+    let translation = cluster.translate();
+    let shown = |gateway: &str| {
+        let status = status_of(&translation, Kind::Gateway, gateway);
+        show(&status["listeners"][0]["conditions"])
+    };
+    assert!(shown("a").contains(&"Accepted=True/Accepted".to_owned()));
+    assert!(shown("b").contains(&"Accepted=False/ProtocolConflict".to_owned()));
 }

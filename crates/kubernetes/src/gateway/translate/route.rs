@@ -59,6 +59,7 @@ pub(super) fn translate_route(
             inherited: &inherited,
             kind,
             namespace: &metadata.namespace,
+            ends_tls: false,
         };
         let refusal = refusals.iter().find(|(of, _)| *of == number);
         let read = match refusal.map(|(_, message)| message).or(wrong_host.as_ref()) {

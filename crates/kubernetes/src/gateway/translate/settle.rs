@@ -138,7 +138,7 @@ impl Work<'_> {
             match self.text.owner_of(problem.line) {
                 Some(Owner::Group(name)) => {
                     let tuning = self.groups.tuning_of(name);
-                    if let Some(policy) = tuning.and_then(|of| of.find_culprit(&problem.key)) {
+                    if let Some(policy) = tuning.and_then(|of| of.find_culprit(problem)) {
                         found.push((Owner::Policy(policy.clone()), show_problem(problem)));
                         continue;
                     }
