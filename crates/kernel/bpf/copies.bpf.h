@@ -108,6 +108,9 @@ int evk_copy(struct evk_copy_order *order)
 			__sync_fetch_and_or(&old->flags, next.flags & (ANSWERED | CLIENT_FIN | MEMBER_FIN));
 			old->client_side = next.client_side;
 			old->member_side = next.member_side;
+			/* A packet may have come meanwhile: the next ones say the numbers again. */
+			if (!(old->flags & COPIED))
+				__sync_fetch_and_or(&old->flags, next.flags & (LOOSE_CLIENT | LOOSE_MEMBER));
 			old->seat = next.seat;
 			old->shift = next.shift;
 			old->seen = next.seen;

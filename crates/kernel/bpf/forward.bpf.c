@@ -1547,6 +1547,7 @@ static __always_inline void follow_direct(const struct headers *head, const stru
 				__sync_fetch_and_add(&counts->handshakes, 1);
 				__sync_fetch_and_add(&counts->handshake_ns, now - connection->began_ns);
 			}
+			give_back_to_source(client);
 			tell(EVENT_CONFIRM, 0, client, connection, now);
 		}
 	}

@@ -92,7 +92,9 @@ impl Engine {
                 }
                 Some(CopyMessage::Copies { round, connections }) => {
                     for copy in connections {
-                        let is_full = self.connections + copies.received.count_written() >= room;
+                        // What is in the table needs no further place.
+                        let is_full = !copies.received.has_copy(&copy.client)
+                            && self.connections + copies.received.count_written() >= room;
                         let outcome = self.take_copy(&copy, &rules, is_full)?;
                         copies.received.count(outcome);
                         match outcome {
@@ -100,10 +102,11 @@ impl Engine {
                                 copies.received.note_copy(copy.client, from, round);
                             }
                             CopyOutcome::Yielded => {
-                                copies.untold_ends.insert(Pair {
+                                let pair = Pair {
                                     member: copy.member,
                                     client: copy.client,
-                                });
+                                };
+                                copies.untold_ends.insert(pair, copies.now_ns);
                                 copies.received.note_copy(copy.client, from, round);
                             }
                             _ => {}
@@ -153,10 +156,11 @@ impl Engine {
             .end_copy(end.client, end.listener, end.member)?;
         match result {
             CopyEnd::Ended => {
-                copies.untold_ends.insert(Pair {
+                let pair = Pair {
                     member: end.member,
                     client: end.client,
-                });
+                };
+                copies.untold_ends.insert(pair, copies.now_ns);
             }
             // The address has moved just now, or the client has begun another connection.
             CopyEnd::Fresh if !is_late && copies.late_ends.len() < MAX_LATE_ENDS => {

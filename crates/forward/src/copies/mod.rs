@@ -60,8 +60,8 @@ pub(crate) struct Copies {
     outbox: Outbox,
     received: Received,
     /// Connections of this balancer whose next end is not told: another balancer has them, or they were silent for too
-    /// long, also at the others.
-    untold_ends: HashSet<Pair>,
+    /// long, also at the others. With the time of the sweep.
+    untold_ends: HashMap<Pair, u64>,
     /// Ends of connections that have moved to another balancer lately, with the time of each end.
     late_ends: VecDeque<(ConnectionEnd, Instant)>,
     /// Connections that have moved here lately, by client, with the time.
@@ -96,7 +96,7 @@ impl Copies {
             rounds: Rounds::new(unix_ms),
             outbox: Outbox::default(),
             received: Received::default(),
-            untold_ends: HashSet::new(),
+            untold_ends: HashMap::new(),
             late_ends: VecDeque::new(),
             adopted: HashMap::new(),
             taken_over: 0,
@@ -187,6 +187,8 @@ impl Copies {
         self.received.end_sweep();
         let oldest = self.now_ns.saturating_sub(10 * MOVED.as_nanos() as u64);
         self.adopted.retain(|_, at| *at >= oldest);
+        // The event of an end may have had no place.
+        self.untold_ends.retain(|_, at| *at >= oldest);
         let before = self.obstacle.take();
         if !self.sources.is_empty() {
             let own = list_addresses();
@@ -218,7 +220,7 @@ impl Copies {
     /// Notes the end of a connection of this balancer.
     pub(crate) fn note_end(&mut self, event: &Event) {
         let age = Duration::from_nanos(event.ns.saturating_sub(event.began_ns));
-        let is_untold = self.untold_ends.remove(&event.pair);
+        let is_untold = self.untold_ends.remove(&event.pair).is_some();
         if event.is_udp || is_untold || age < AGE || self.receivers.is_empty() {
             return;
         }
@@ -232,7 +234,7 @@ impl Copies {
     /// Notes that a connection was silent for too long, and is removed.
     pub(crate) fn note_silence(&mut self, pair: Pair) {
         if !self.receivers.is_empty() {
-            self.untold_ends.insert(pair);
+            self.untold_ends.insert(pair, self.now_ns);
         }
     }
 

@@ -9,6 +9,9 @@ use evenkeel_wire::connection_copies::ConnectionCopy;
 /// Rounds of the sender that do not name a connection, until its copy is removed: a message may be lost.
 const MISSED_ROUNDS: u64 = 2;
 
+/// Rounds by which a message may be late, and no more.
+const LATE_ROUNDS: u64 = 100;
+
 /// Results of copies by their names in metrics, in the order of [`CopyOutcome`].
 const NAMES: [&str; 10] = [
     "written",
@@ -94,6 +97,11 @@ impl Received {
         self.written
     }
 
+    /// True if a copy of the client's connection is in the table.
+    pub(super) fn has_copy(&self, client: &SocketAddr) -> bool {
+        self.origins.contains_key(client)
+    }
+
     /// Notes that a copy of a sender is in the table.
     pub(super) fn note_copy(&mut self, client: SocketAddr, from: SocketAddr, round: u64) {
         let origin = Origin {
@@ -107,7 +115,9 @@ impl Received {
     /// Notes that a sender has sent all connections.
     pub(super) fn note_round(&mut self, from: SocketAddr, round: u64) {
         let last = self.rounds.entry(from).or_default();
-        *last = round.max(*last);
+        // A sender numbers its rounds from the time of day on, which may have been set back before it started again.
+        let is_anew = round.saturating_add(LATE_ROUNDS) < *last;
+        *last = if is_anew { round } else { round.max(*last) };
     }
 
     pub(super) fn begin_sweep(&mut self) {
