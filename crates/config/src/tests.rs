@@ -1616,6 +1616,9 @@ fn document_with(header: &str, line: &str) -> String {
         {
             format!("{header}\n{line}")
         }
+        "[[group.x.members]]" if line.starts_with("split_weight") => {
+            format!("{header}\nkubernetes = \"a/b:1\"\n{line}")
+        }
         "[[group.x.members]]" => format!("{header}\naddress = \"a:1\"\n{line}"),
         _ => format!("{header}\n{line}"),
     }
