@@ -358,7 +358,7 @@ fn a_gateway_serves_its_routes() {
     wait_for_answer(at, "a.example", ("404", ""));
     assert_eq!(ask_gateway(at, "lost.example"), ("200".into(), "b".into()));
     let kinds = balancer.admin_json("/v1/kubernetes/kinds");
-    assert_eq!(kinds.as_array().unwrap().len(), 15, "{kinds}");
+    assert_eq!(kinds.as_array().unwrap().len(), 16, "{kinds}");
     // Documented metrics are there.
     let page = balancer.admin_get("/metrics");
     let manual = include_str!("../../../docs/admin-api.md").lines();
