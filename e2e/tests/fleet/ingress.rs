@@ -177,7 +177,7 @@ fn an_ingress_is_served_with_its_annotations() {
     assert_eq!(ask_gateway(at, "b.example"), ("200".into(), "b".into()));
     wait_until("the next process follows all kinds", || {
         let kinds = balancer.admin_json("/v1/kubernetes/kinds");
-        kinds.as_array().is_some_and(|kinds| kinds.len() == 17)
+        kinds.as_array().is_some_and(|kinds| kinds.len() == 18)
     });
     wait_until("the next process has looked at the Ingresses", || {
         balancer.log().contains("Ingress shop/shut: Ignored")
