@@ -324,6 +324,7 @@ impl Ticket {
 
     /// Lets the request go on without a ticket. Gives the ticket back if more than the end is left to be noted, or if the
     /// member has failed.
+    #[cold]
     pub(super) fn keep(mut self) -> Result<Kept, Box<Ticket>> {
         let has_failed =
             matches!(self.verdict, Some(verdict) if verdict.outcome != Outcome::Success);

@@ -27,6 +27,7 @@ impl Slot {
     }
 
     /// Digests the latency of a connection's first answer for people only: decisions go by requests.
+    #[cold]
     pub(crate) fn show_latency(&self, latency: Duration) {
         self.own_record().histogram.add_latency(latency);
     }
