@@ -2211,6 +2211,7 @@ fn every_example_and_default_in_the_reference_is_valid_and_every_example_does_so
                 "type" => "type = \"tcp\"",
                 "redirect_status" => "redirect = \"/\"",
                 "query_type" => "query = \"example.org\"",
+                "split_weight" => "kubernetes = \"a/b:1\"",
                 "path" | "copy_fields" | "timeout" if header.ends_with(".auth]") => {
                     "group = \"login\""
                 }

@@ -66,6 +66,16 @@ enum evk_copy_result {
 
 /* Time for which a connection must have been silent here longer than at the other balancer to be the other's. */
 #define YIELD 2000U
+/* Distance between the last packets at two balancers that tells the later one: messages are under way for less. */
+#define LATER 200U
+
+/* True if the other balancer has had packets of a connection since packets came here: much later ones, or later ones, and
+ * none here since. */
+static __always_inline int has_moved(const struct evk_connection *here, const struct evk_connection *there, __u64 now)
+{
+	__s32 newer = there->seen - here->seen, silence = coarse(now) - here->seen;
+	return newer >= (__s32)YIELD || (newer >= (__s32)LATER && silence >= (__s32)YIELD);
+}
 
 /* True if two entries are of one connection. */
 static __always_inline int is_same(const struct evk_connection *a, const struct evk_connection *b)
@@ -92,9 +102,8 @@ int evk_copy(struct evk_copy_order *order)
 	if (old) {
 		int same = is_same(old, &next);
 		if (!(old->flags & COPIED)) {
-			__s32 newer = next.seen - old->seen;
-			if (!same || newer < (__s32)YIELD ||
-			    !end_connection(&client, old, END_CLOSED, bpf_ktime_get_ns()))
+			__u64 now = bpf_ktime_get_ns();
+			if (!same || !has_moved(old, &next, now) || !end_connection(&client, old, END_CLOSED, now))
 				return COPY_OWN;
 			/* No longer counted: a copy from now on. */
 			old->bytes_in = 0;

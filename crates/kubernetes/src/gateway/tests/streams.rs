@@ -159,7 +159,8 @@ fn a_share_that_cannot_be_served_keeps_the_route_from_serving() {
             "ResolvedRefs=False/BackendNotFound"
         ]
     );
-    assert_eq!(translation.text, "");
+    let config = evenkeel_config::parse_generated(&translation.text).unwrap();
+    assert!(config.rules.is_empty(), "{}", translation.text);
 }
 
 #[test]
