@@ -1,5 +1,6 @@
 //! Members as the program in the kernel has them.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use evenkeel_core::cost::Cost;
@@ -63,6 +64,20 @@ impl Home {
         Some(ticket)
     }
 
+    /// Ends an answered connection of `client`: somebody who waits in the group's queue may have its place. Returns false if
+    /// there is none.
+    pub(crate) fn end_answered(
+        &mut self,
+        outcome: Outcome,
+        client: Option<IpAddr>,
+        at: Instant,
+    ) -> bool {
+        let queue = &self.group.queue;
+        let is_one = queue.vacate(|| self.answered.end_one(outcome, client, at));
+        self.tickets = self.tickets.saturating_sub(u32::from(is_one));
+        is_one
+    }
+
     /// Corrects the number of answered connections, of which the table had `there` at the last look. Events since then
     /// may be of connections as the look has seen them or not, so there is a range of differences: what two looks in a
     /// row have found is corrected, and at the first look at once.
@@ -86,8 +101,7 @@ impl Home {
             self.answered.add(ticket);
         }
         for _ in by..0 {
-            self.answered.end_one(Outcome::Cancelled, None, now);
-            self.tickets = self.tickets.saturating_sub(1);
+            self.end_answered(Outcome::Cancelled, None, now);
         }
         self.missing -= by;
     }

@@ -172,11 +172,8 @@ impl Tickets {
                         // As in the proxy: what a client sends must not make it a failure.
                         _ => Outcome::Success,
                     };
-                    let client = key.0.client.ip();
-                    if home.answered.end_one(outcome, Some(client), at) {
-                        home.tickets = home.tickets.saturating_sub(1);
-                        home.ends += 1;
-                    }
+                    let client = Some(key.0.client.ip());
+                    home.ends += i64::from(home.end_answered(outcome, client, at));
                 }
             }
         }

@@ -1,6 +1,8 @@
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
+use std::task::Waker;
 
+use evenkeel_control::queue::QueuePosition;
 use evenkeel_core::address::Address;
 use evenkeel_core::cost::Cost;
 use evenkeel_core::group::{Group, GroupSettings};
@@ -190,4 +192,40 @@ fn s41_connections_of_another_balancer_are_numbers_once_a_look_has_seen_the_answ
         tickets.end(&mut homes, &key(port), SEAT, End::Closed, at(5));
     }
     assert_eq!(counts(&homes, &tickets), (0, 0, 0));
+}
+
+/// A client whom the proxy keeps in the queue, as the member is at its limit, gets the place of a connection of the kernel.
+#[test]
+fn s41_ends_of_answered_connections_make_room_for_those_who_wait() {
+    for is_told in [true, false] {
+        let (mut homes, mut tickets) = (open_homes(Some(1)), Tickets::default());
+        homes.get_mut(&SEAT).unwrap().group = {
+            let group = homes[&SEAT].group.current.load_full();
+            Arc::new(GroupHandle::new(group, 5))
+        };
+        look(&mut tickets, &mut homes, &[]);
+        tickets.end_look(&mut homes, at(0));
+        tickets.hold(&mut homes, key(1), SEAT, at(0));
+        tickets.record_answer(&mut homes, &key(1), at(1));
+        let handle = Arc::clone(&homes[&SEAT].group);
+        let mut waiting = QueuePosition::enter(&handle.queue, 0, at(1)).unwrap();
+        let mut find_room = || {
+            let turn = waiting.next_turn(at(2), Waker::noop());
+            turn.map(|_| {
+                let bind = || handle.current.load().bind(0, at(2)).is_some();
+                waiting.look_for_room(bind).unwrap_or(false)
+            })
+        };
+        assert_eq!(find_room(), Some(false));
+        assert_eq!(find_room(), None, "nobody has called");
+        if is_told {
+            tickets.end(&mut homes, &key(1), SEAT, End::Closed, at(3));
+        } else {
+            for _ in 0..2 {
+                look(&mut tickets, &mut homes, &[]);
+                tickets.end_look(&mut homes, at(3));
+            }
+        }
+        assert_eq!(find_room(), Some(true));
+    }
 }
