@@ -22,6 +22,8 @@ CLIENTS = 4
 # Requests of a turn, and of the warm-up before the first one.
 KINDS = {"chat": (6000, 400), "220 KB": (1500, 220_000)}
 LIMITS = {"chat": ("times a plain rule's CPU time", 1.15), "220 KB": ("requests per second of a core", 2000)}
+# Microseconds that a prompt of 220 KB may take beyond a plain rule's.
+ADDED = 100
 
 
 class CannedMember(routers.Nginx):
@@ -116,7 +118,13 @@ def measure(folder, rounds):
             row = {"request": kind, "micros": micros, "ratio": round(statistics.median(ratios), 4), "ratios": [round(one, 4) for one in ratios]}
             row |= {"what": what, "limit": limit, "figure": round(reached, 3), "reached": is_reached}
             rows.append(row)
-            print(f"cost, {kind}: {row['figure']} {what} (limit {limit}): {'pass' if is_reached else 'MISS'}", flush=True)
+            if kind == "220 KB":
+                added = statistics.median(a - b for a, b in zip(ours, plain))
+                more = {"what": "us more than a plain rule", "limit": ADDED, "figure": round(added, 1), "reached": added <= ADDED}
+                rows.append({**row, **more})
+        for row in rows:
+            reached = "pass" if row["reached"] else "MISS"
+            print(f"cost, {row['request']}: {row['figure']} {row['what']} (limit {row['limit']}): {reached}", flush=True)
         return rows
     finally:
         for each in [*processes, *members]:

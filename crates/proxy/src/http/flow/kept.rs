@@ -72,8 +72,14 @@ impl Flow {
         // After a rewind a part of what was kept may be still to be sent.
         let sent = self.written.saturating_sub(self.body_at);
         if sent > 0 {
-            self.head.drain(self.body_at..self.written);
-            self.head.shrink_to(HEAD_BYTES);
+            let (head, body) = self.head.split_at(self.body_at.min(self.head.len()));
+            let left = body.get(sent..).unwrap_or_default();
+            // Large memory is freed as a whole: the allocator keeps such memory for the next body then. If it is made
+            // smaller instead, the system gives new pages for each body.
+            let mut rest = Vec::with_capacity(HEAD_BYTES.max(head.len() + left.len()));
+            rest.extend_from_slice(head);
+            rest.extend_from_slice(left);
+            self.head = rest;
             self.written = self.body_at;
             self.moved += sent as u64;
             if let Some(charge) = &mut self._charge {
