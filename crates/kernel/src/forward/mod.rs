@@ -7,6 +7,7 @@
 mod copies;
 mod counts;
 mod detach;
+mod hints;
 mod layout;
 mod nat;
 mod outcomes;
@@ -43,6 +44,7 @@ use nix::net::if_::InterfaceFlags;
 
 pub use self::counts::Counts;
 pub use self::detach::{Detachment, Removed};
+use self::hints::write_hints;
 use self::layout::{Age, SourceLimit};
 use self::layout::{CONNECTIONS_PER_SESSION, UDP_PINNED, UDP_SIZED};
 pub use self::nat::{find_nat_ports, find_source};
@@ -352,7 +354,8 @@ impl Forwarder {
             map.update(&key, &listener.write(), MapFlags::ANY)
                 .map_err(failed_to("write a BPF map"))?;
         }
-        Ok(())
+        let hints = write_hints(listeners);
+        bpf::update_map(&self.object, "evk_hints", &0u32.to_ne_bytes(), &hints)
     }
 
     /// Returns the counts of a listening address.
