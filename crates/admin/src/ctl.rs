@@ -175,7 +175,7 @@ fn status(status: &Status) -> String {
         "configuration {}{reload}{restart}\n\n{}\n{}{}{}{clusters}{}{}",
         status.generation,
         rule_table(&status.rules),
-        interface_table(&status.xdp_interfaces),
+        interface_table(&[&status.xdp_interfaces[..], &status.tc_interfaces].concat()),
         limit_table(&status.rules),
         zone_table(&status.groups),
         member_tables(status),
@@ -183,7 +183,7 @@ fn status(status: &Status) -> String {
     )
 }
 
-/// Returns the interfaces for native XDP, if the configuration names any.
+/// Returns the interfaces for native XDP, if the configuration names any, and those with a filter of tc.
 fn interface_table(interfaces: &[InterfaceStatus]) -> String {
     if interfaces.is_empty() {
         return String::new();

@@ -25,6 +25,7 @@ use tracing::{info, warn};
 use crate::copies::Copies;
 use crate::decisions::describe_decision;
 use crate::home::Home;
+use crate::interfaces::Interfaces;
 use crate::limits::list_unforwarded;
 use crate::nat::Nat;
 use crate::obstacles::Obstacles;
@@ -64,7 +65,7 @@ pub(crate) struct Engine {
     listeners: Option<Vec<Listener>>,
     pub(crate) tickets: Tickets,
     swept: Option<Instant>,
-    interfaces: usize,
+    interfaces: Interfaces,
     xdp: XdpInterfaces,
     pub(crate) connections: usize,
     pub(crate) sessions: Sessions,
@@ -126,7 +127,7 @@ impl Engine {
             listeners: None,
             tickets: Tickets::default(),
             swept: None,
-            interfaces: 0,
+            interfaces: Interfaces::default(),
             xdp: XdpInterfaces::default(),
             connections: 0,
             sessions: Sessions::new(sessions),
@@ -219,7 +220,9 @@ impl Engine {
             self.log_event(&event);
         }
         if is_due {
-            self.interfaces = self.forwarder.attach(&kernel::list_interfaces()?)?;
+            let interfaces = kernel::list_interfaces()?;
+            self.interfaces
+                .set_states(self.forwarder.attach(&interfaces)?);
             self.xdp.attach(&mut self.forwarder)?;
             self.sweep(rules, now)?;
             self.end_other_layouts(rules)?;
@@ -405,7 +408,8 @@ impl Engine {
 
     /// Fills in what the kernel does.
     pub(crate) fn fill_status(&self, status: &mut ForwardStatus, rules: &[PlannedRule]) {
-        status.interfaces = self.interfaces;
+        status.interfaces = self.interfaces.count();
+        status.tc_interfaces = self.interfaces.describe_filters();
         status.xdp_interfaces = self.xdp.describe();
         status.connections = self.connections;
         status.table_size = self.forwarder.read_capacity().unwrap_or(0);

@@ -20,6 +20,8 @@ mod engine;
 #[cfg(feature = "bpf")]
 mod home;
 #[cfg(feature = "bpf")]
+mod interfaces;
+#[cfg(feature = "bpf")]
 mod limits;
 #[cfg(feature = "bpf")]
 mod nat;

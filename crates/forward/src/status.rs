@@ -21,6 +21,9 @@ pub struct ForwardStatus {
     pub proxied: BTreeMap<String, String>,
     /// Number of interfaces with the program.
     pub interfaces: usize,
+    /// Interfaces where the program is a filter of tc, and not at tcx, with the reasons.
+    #[serde(default)]
+    pub tc_interfaces: Vec<InterfaceStatus>,
     /// Interfaces of `kernel_forwarding.xdp_interfaces`.
     pub xdp_interfaces: Vec<InterfaceStatus>,
     /// Connections in the kernel's table, with those that have ended lately.

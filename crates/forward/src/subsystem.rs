@@ -338,6 +338,7 @@ impl Subsystem for Forwarding {
     fn status(&self, status: &mut Status) {
         let own = self.inner.status.lock();
         status.xdp_interfaces.clone_from(&own.xdp_interfaces);
+        status.tc_interfaces.clone_from(&own.tc_interfaces);
         for rule in &mut status.rules {
             if own.rules.contains(&rule.name) {
                 let reason = own.reason.as_ref().or(own.proxied.get(&rule.name));

@@ -664,63 +664,8 @@ __attribute__((noinline)) int evk_tell_decision(__u32 number, __u32 chosen, __u6
 /* Offset of the checksum in the header of TCP. */
 #define CHECK_AT 16
 
-/* Result of a look for a way to a packet's receiver. */
-enum way { NO_WAY, FOUND, TOO_LARGE };
-
-/* Makes the question for the way of a packet of a protocol that has come by an interface. */
-static __always_inline void ask_way(struct bpf_fib_lookup *fib, __u32 interface, __u8 protocol, const struct evk_ip *from,
-				    const struct evk_ip *to, __u8 tos)
-{
-	__builtin_memset(fib, 0, sizeof(*fib));
-	fib->l4_protocol = protocol;
-	fib->ifindex = interface;
-	if (is_ipv6(to)) {
-		fib->family = AF_INET6;
-		fib->flowinfo = bpf_htonl((__u32)tos << 20);
-		__builtin_memcpy(fib->ipv6_src, from, sizeof(*from));
-		__builtin_memcpy(fib->ipv6_dst, to, sizeof(*to));
-	} else {
-		fib->family = AF_INET;
-		fib->tos = tos;
-		fib->ipv4_src = from->word[3];
-		fib->ipv4_dst = to->word[3];
-	}
-}
-
-/* Finds the interface and the neighbour for a packet of a protocol. */
-static __always_inline enum way find_way_for(struct __sk_buff *skb, struct bpf_fib_lookup *fib, __u8 protocol,
-					     const struct evk_ip *from, const struct evk_ip *to, __u8 tos)
-{
-	ask_way(fib, skb->ingress_ifindex, protocol, from, to, tos);
-	long found = bpf_fib_lookup(skb, fib, sizeof(*fib), 0);
-	if (found == BPF_FIB_LKUP_RET_FRAG_NEEDED)
-		return TOO_LARGE;
-	return found == BPF_FIB_LKUP_RET_SUCCESS || found == BPF_FIB_LKUP_RET_NO_NEIGH ? FOUND : NO_WAY;
-}
-
-/* True if the way that was found leads to the receiver without a router. */
-static __always_inline int is_neighbour(const struct bpf_fib_lookup *fib, const struct evk_ip *to)
-{
-	if (!is_ipv6(to))
-		return fib->family == AF_INET && fib->ipv4_dst == to->word[3];
-	return fib->ipv6_dst[0] == to->word[0] && fib->ipv6_dst[1] == to->word[1] &&
-	       fib->ipv6_dst[2] == to->word[2] && fib->ipv6_dst[3] == to->word[3];
-}
-
-/* The same for a packet of TCP. */
-static __always_inline enum way find_way(struct __sk_buff *skb, struct bpf_fib_lookup *fib,
-					 const struct evk_ip *from, const struct evk_ip *to, __u8 tos)
-{
-	return find_way_for(skb, fib, IPPROTO_TCP, from, to, tos);
-}
-
-/* Sends a packet to the neighbour that was found. */
-static __always_inline int redirect(const struct bpf_fib_lookup *fib)
-{
-	struct bpf_redir_neigh next = { .nh_family = fib->family };
-	__builtin_memcpy(next.ipv6_nh, fib->ipv6_dst, sizeof(next.ipv6_nh));
-	return bpf_redirect_neigh(fib->ifindex, &next, sizeof(next), 0);
-}
+#include "ways.bpf.h"
+#include "words.bpf.h"
 
 /* Returns the difference of the sums of two addresses. */
 static __always_inline __s64 compare_addresses(const struct evk_ip *old, const struct evk_ip *next)
@@ -775,29 +720,6 @@ static __always_inline int change_ipv6(struct __sk_buff *skb, int is_source, con
 	bpf_l4_csum_replace(skb, check_at, 0, change, BPF_F_PSEUDO_HDR);
 	bpf_csum_update(skb, bpf_csum_diff(&before, sizeof(before), &after, sizeof(after), change));
 	return 0;
-}
-
-/* Changes an address and a port, and sends the packet on. `is_source`: those of the sender. */
-static __always_inline int send(struct __sk_buff *skb, const struct bpf_fib_lookup *fib, int is_source,
-				const struct evk_ip *address, __u16 port)
-{
-	int is6 = is_ipv6(address);
-	__u32 tcp_at = is6 ? ETH_HLEN + 40 : ETH_HLEN + 20;
-	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
-	if (data + tcp_at + 20 > end)
-		return TC_ACT_SHOT;
-	struct tcphdr *tcp = data + tcp_at;
-	__u16 old_port = is_source ? tcp->source : tcp->dest;
-	if (is_source)
-		tcp->source = port;
-	else
-		tcp->dest = port;
-	int failed = is6 ? change_ipv6(skb, is_source, address, tcp_at + CHECK_AT) :
-			   change_ipv4(skb, is_source, address->word[3], tcp_at + CHECK_AT);
-	if (failed)
-		return TC_ACT_SHOT;
-	bpf_l4_csum_replace(skb, tcp_at + CHECK_AT, old_port, port, 2);
-	return redirect(fib);
 }
 
 static __always_inline int drop(void)
@@ -896,11 +818,11 @@ __attribute__((noinline)) int evk_take_port(__u32 first, __u32 ports)
 	return PASSED_PORTS;
 }
 
-/* Memory for a change of the client's side of a packet: the stack has no room. */
+/* Memory for a change of a packet: the stack has no room. */
 struct evk_scratch {
-	struct evk_ip ip, old_ip;
-	__u16 port;
-	__u8 is_source, is_ipv6;
+	struct evk_ip from, to; /* addresses and ports that the packet gets */
+	__be16 ports[2];
+	__u8 is_source, is_ipv6; /* is_source: a client's packet */
 	__u32 shift;
 	__u32 length; /* of the options */
 	__u32 at;
@@ -985,60 +907,16 @@ __attribute__((noinline)) int evk_shift_timestamps(void)
 	return 1;
 }
 
-/* Changes the client's side of a packet with full NAT to what the scratch memory has, and the timestamps. The lifetime
- * stays: the change of the other side lowers it. Returns -1 if the packet is shorter than it says. */
-__attribute__((noinline)) int evk_translate(struct __sk_buff *skb)
+/* Shifts the timestamps of a packet whose options are not as systems write them. Returns -1 if the packet is shorter than
+ * it says. */
+static __attribute__((noinline)) int shift_options(struct __sk_buff *skb)
 {
 	struct evk_scratch *scratch = find_scratch();
 	if (!scratch)
 		return -1;
-	int is6 = scratch->is_ipv6, is_source = scratch->is_source;
-	__u32 tcp_at = is6 ? ETH_HLEN + 40 : ETH_HLEN + 20;
-	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
-	if (data + tcp_at + 20 > end)
-		return -1;
-	struct tcphdr *tcp = data + tcp_at;
-	__u16 old_port = is_source ? tcp->source : tcp->dest, port = scratch->port;
-	if (is_source)
-		tcp->source = port;
-	else
-		tcp->dest = port;
-	if (is6) {
-		struct ipv6hdr *ip = data + IP_AT;
-		struct in6_addr *place = is_source ? &ip->saddr : &ip->daddr;
-		copy_ipv6(&scratch->old_ip, place);
-		__builtin_memcpy(place, &scratch->ip, sizeof(*place));
-		__s64 change = compare_addresses(&scratch->old_ip, &scratch->ip);
-		bpf_l4_csum_replace(skb, tcp_at + CHECK_AT, 0, change, BPF_F_PSEUDO_HDR);
-		/* As in `change_ipv6`. */
-		bpf_csum_update(skb, change);
-	} else {
-		struct iphdr *ip = data + IP_AT;
-		__u32 old = is_source ? ip->saddr : ip->daddr, address = scratch->ip.word[3];
-		if (is_source)
-			ip->saddr = address;
-		else
-			ip->daddr = address;
-		bpf_l3_csum_replace(skb, IP_AT + 10, old, address, 4);
-		bpf_l4_csum_replace(skb, tcp_at + CHECK_AT, old, address, BPF_F_PSEUDO_HDR | 4);
-	}
-	bpf_l4_csum_replace(skb, tcp_at + CHECK_AT, old_port, port, 2);
-	__u32 length = scratch->length;
-	if (!scratch->shift || length == 0 || length > OPTIONS)
+	__u32 tcp_at = scratch->is_ipv6 ? ETH_HLEN + 40 : ETH_HLEN + 20, length = scratch->length;
+	if (length == 0 || length > OPTIONS)
 		return 0;
-	data = (void *)(long)skb->data;
-	__be32 *options = data + tcp_at + 20;
-	if (length >= 12 && (void *)(options + 3) <= (void *)(long)skb->data_end && options[0] == USUAL_OPTIONS) {
-		__be32 *place = options + (is_source ? 1 : 2);
-		__be32 old = *place;
-		/* As in `evk_shift_timestamps`. */
-		if (!is_source && !old)
-			return 0;
-		__be32 next = bpf_htonl(bpf_ntohl(old) + (is_source ? scratch->shift : -scratch->shift));
-		*place = next;
-		bpf_l4_csum_replace(skb, tcp_at + CHECK_AT, old, next, 4);
-		return 0;
-	}
 	if (bpf_skb_load_bytes(skb, tcp_at + 20, scratch->options, length))
 		return -1;
 	__builtin_memcpy(scratch->old_options, scratch->options, OPTIONS);
@@ -1052,40 +930,81 @@ __attribute__((noinline)) int evk_translate(struct __sk_buff *skb)
 	return 0;
 }
 
-/* Gives a packet to the member the address and the port of the balancer that the member sees. */
-static __always_inline int hide_client(struct __sk_buff *skb, const struct headers *head,
-				       const struct evk_connection *connection)
+/* Shifts the timestamps of options that are as systems write them: the client's one on the way to the member, and the one
+ * that the member returns on the way back. Returns the difference of the sums, or -1 for other options. */
+static __always_inline __s64 shift_usual(const struct evk_scratch *scratch, __be32 *options, void *end)
 {
-	if (!connection->source_port)
-		return 0;
-	struct evk_scratch *scratch = find_scratch();
-	if (!scratch)
+	if (scratch->length < 12 || (void *)(options + 3) > end || options[0] != USUAL_OPTIONS)
 		return -1;
-	scratch->ip = connection->source;
-	scratch->port = connection->source_port;
-	scratch->is_source = 1;
-	scratch->is_ipv6 = head->is_ipv6;
-	scratch->shift = connection->shift;
-	scratch->length = head->options_length;
-	return evk_translate(skb);
+	__be32 *place = options + (scratch->is_source ? 1 : 2);
+	__be32 old = *place;
+	/* As in `evk_shift_timestamps`. */
+	if (!scratch->is_source && !old)
+		return 0;
+	__be32 next = bpf_htonl(bpf_ntohl(old) + (scratch->is_source ? scratch->shift : -scratch->shift));
+	*place = next;
+	return 0xffffffffULL - old + next;
 }
 
-/* Gives a member's packet the address and the port of the client. */
-static __always_inline int show_client(struct __sk_buff *skb, const struct headers *head,
-				       const struct evk_connection *connection, const struct evk_address *client)
+/* Gives a packet of TCP the addresses and ports in the scratch memory, lowers the lifetime, and shifts the timestamps.
+ * The checksum changes for the addresses, of which a checksum that is left to the interface has the sum, and then for the
+ * rest. Returns 1 if the timestamps are left, and -1 if the packet is shorter than it says. */
+__attribute__((noinline)) int evk_change(struct __sk_buff *skb)
 {
-	if (!connection->source_port)
-		return 0;
 	struct evk_scratch *scratch = find_scratch();
 	if (!scratch)
 		return -1;
-	scratch->ip = client->ip;
-	scratch->port = client->port;
-	scratch->is_source = 0;
+	int is6 = scratch->is_ipv6;
+	__u32 tcp_at = is6 ? ETH_HLEN + 40 : ETH_HLEN + 20;
+	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
+	if (data + tcp_at + 20 > end)
+		return -1;
+	__u32 addresses = is6 ? write_addresses6(data + IP_AT, &scratch->from, &scratch->to) :
+				write_addresses4(data + IP_AT, &scratch->from, &scratch->to);
+	struct tcphdr *tcp = data + tcp_at;
+	__u32 old_ports = tcp->source | (__u32)tcp->dest << 16;
+	__u32 ports = scratch->ports[0] | (__u32)scratch->ports[1] << 16;
+	tcp->source = scratch->ports[0];
+	tcp->dest = scratch->ports[1];
+	__u64 rest = 0xffffffffULL - old_ports + ports;
+	int has_unusual = 0;
+	if (scratch->shift && scratch->length) {
+		__s64 shifted = shift_usual(scratch, data + tcp_at + 20, end);
+		has_unusual = shifted < 0;
+		if (shifted > 0)
+			rest += shifted;
+	}
+	/* A sum of nothing is all ones. */
+	__u32 change = fold32(rest);
+	if (addresses != 0xffffffff)
+		bpf_l4_csum_replace(skb, tcp_at + CHECK_AT, 0, addresses, BPF_F_PSEUDO_HDR);
+	if (is6)
+		correct_sum6(skb, addresses);
+	if (change != 0xffffffff)
+		bpf_l4_csum_replace(skb, tcp_at + CHECK_AT, 0, change, 0);
+	return has_unusual;
+}
+
+/* Sends a packet on with these addresses. `shift`: distance of the timestamps of full NAT, or 0. */
+static __always_inline int send(struct __sk_buff *skb, const struct bpf_fib_lookup *fib, const struct headers *head,
+				const struct evk_ip *from, __be16 from_port, const struct evk_ip *to, __be16 to_port,
+				int is_of_client, __u32 shift)
+{
+	struct evk_scratch *scratch = find_scratch();
+	if (!scratch)
+		return drop();
+	scratch->from = *from;
+	scratch->to = *to;
+	scratch->ports[0] = from_port;
+	scratch->ports[1] = to_port;
+	scratch->is_source = is_of_client;
 	scratch->is_ipv6 = head->is_ipv6;
-	scratch->shift = connection->shift;
+	scratch->shift = shift;
 	scratch->length = head->options_length;
-	return evk_translate(skb);
+	int left = evk_change(skb);
+	if (left && (left < 0 || shift_options(skb)))
+		return drop();
+	return redirect(fib);
 }
 
 /* Shifts the timestamps of the draft's SYN. */
@@ -1306,15 +1225,21 @@ static __always_inline void give_back_to_source(const struct evk_address *client
 		__sync_fetch_and_add(used, -limit->interval_ns);
 }
 
-/* Sends a client's packet to the member of a connection, which has the listener's address with direct answers. */
+/* Sends a client's packet to the member of a connection, which has the listener's address with direct answers, and sees an
+ * address of the balancer with full NAT. */
 static __always_inline int send_to_member(struct __sk_buff *skb, const struct bpf_fib_lookup *fib,
-					  const struct evk_address *client, const struct evk_connection *connection)
+					  const struct headers *head, const struct evk_address *client,
+					  const struct evk_connection *connection)
 {
+	count(FORWARDED_TO_MEMBER);
 	if (connection->flags & TUNNEL)
 		return aim_at_member(client, connection);
-	int is_direct = connection->flags & DIRECT;
-	struct evk_ip to = is_direct ? connection->listener : connection->member;
-	return send(skb, fib, 0, &to, is_direct ? connection->listener_port : connection->member_port);
+	int is_direct = connection->flags & DIRECT, has_nat = !!connection->source_port;
+	return send(skb, fib, head, has_nat ? &connection->source : &client->ip,
+		    has_nat ? connection->source_port : client->port,
+		    is_direct ? &connection->listener : &connection->member,
+		    is_direct ? connection->listener_port : connection->member_port, 1,
+		    has_nat ? connection->shift : 0);
 }
 
 static __always_inline int begin(struct __sk_buff *skb, const struct headers *head,
@@ -1344,10 +1269,7 @@ static __always_inline int begin(struct __sk_buff *skb, const struct headers *he
 		return pass(PASSED_TABLE);
 	}
 	use_source(client, now);
-	if (hide_client(skb, head, &draft->connection))
-		return drop();
-	count(FORWARDED_TO_MEMBER);
-	return send_to_member(skb, &fib, client, &draft->connection);
+	return send_to_member(skb, &fib, head, client, &draft->connection);
 }
 
 /* Leads a connection that its member does not accept to another member, which the draft then has. `grows`: the
@@ -1567,6 +1489,28 @@ static __always_inline void follow_direct(const struct headers *head, const stru
 
 #include "copies.bpf.h"
 
+/* True if a packet is one of the middle of a connection: nothing of it is news for the balancer. */
+static __always_inline int is_in_middle(const struct evk_connection *connection, const struct headers *head,
+					int is_of_client)
+{
+	__u32 flags = connection->flags;
+	__u32 of_copies = COPIED | LOOSE_CLIENT | LOOSE_MEMBER;
+	if (head->syn || head->fin || head->rst || !head->ack)
+		return 0;
+	if ((flags & (ESTABLISHED | CONFIRMED | CLOSED | of_copies)) != (ESTABLISHED | CONFIRMED))
+		return 0;
+	return is_of_client || !head->payload || flags & ANSWERED;
+}
+
+/* Notes that a packet of a connection has come. Few packets change the time, and so the memory that CPUs share. */
+static __always_inline void note_packet(struct evk_connection *connection)
+{
+	__u32 seen = coarse(bpf_ktime_get_coarse_ns());
+	if (connection->seen != seen)
+		connection->seen = seen;
+}
+
+/* Forwards a packet of a client. `now` is 0 in the middle of a connection: the clock is read if the time is needed. */
 static __always_inline int to_member(struct __sk_buff *skb, const struct headers *head,
 				     const struct evk_address *client,
 				     struct evk_connection *connection, __u64 now)
@@ -1584,10 +1528,7 @@ static __always_inline int to_member(struct __sk_buff *skb, const struct headers
 				return drop();
 		} else if (draft && (!is_direct || now >= connection->began_ns + DIRECT_AGAIN_NS) &&
 			   !retry(skb, client, connection, draft, 0, &fib, now)) {
-			if (hide_client(skb, head, &draft->connection))
-				return drop();
-			count(FORWARDED_TO_MEMBER);
-			return send_to_member(skb, &fib, client, &draft->connection);
+			return send_to_member(skb, &fib, head, client, &draft->connection);
 		}
 	}
 	const struct evk_ip *sender = connection->source_port ? &connection->source : &client->ip;
@@ -1596,8 +1537,9 @@ static __always_inline int to_member(struct __sk_buff *skb, const struct headers
 	    (find_way(skb, &fib, sender, &connection->member, head->tos) != FOUND ||
 	     (is_direct && !is_neighbour(&fib, &connection->member))))
 		return drop();
-	connection->seen = coarse(now);
-	__sync_fetch_and_add(&connection->bytes_in, head->payload);
+	note_packet(connection);
+	if (head->payload)
+		__sync_fetch_and_add(&connection->bytes_in, head->payload);
 	if (connection->flags & (COPIED | LOOSE_CLIENT))
 		take_over(head, client, connection, LOOSE_CLIENT, now);
 	struct evk_side *side = &connection->client_side, *other = &connection->member_side;
@@ -1624,16 +1566,13 @@ static __always_inline int to_member(struct __sk_buff *skb, const struct headers
 		    __sync_fetch_and_or(&connection->flags, CLIENT_FIN) & MEMBER_FIN)
 			end_connection(client, connection, END_CLOSED, now);
 	}
-	if (hide_client(skb, head, connection))
-		return drop();
-	count(FORWARDED_TO_MEMBER);
-	return send_to_member(skb, &fib, client, connection);
+	return send_to_member(skb, &fib, head, client, connection);
 }
 
 /* Sends on a packet of a member to the client that the balancer's machine gets as the member's router, though the member
  * answers directly: the stack would drop the packet, as its sender has an address of this machine. */
 static __always_inline int relay_to_client(struct __sk_buff *skb, const struct headers *head,
-					   struct evk_connection *connection, __u64 now)
+					   struct evk_connection *connection)
 {
 	struct bpf_fib_lookup fib;
 	enum way way = find_way(skb, &fib, &head->from.ip, &head->to.ip, head->tos);
@@ -1641,11 +1580,12 @@ static __always_inline int relay_to_client(struct __sk_buff *skb, const struct h
 		return pass(PASSED_TOO_LARGE);
 	if (way != FOUND)
 		return drop();
-	connection->seen = coarse(now);
+	note_packet(connection);
 	count(FORWARDED_TO_CLIENT);
-	return send(skb, &fib, 1, &head->from.ip, head->from.port);
+	return send(skb, &fib, head, &head->from.ip, head->from.port, &head->to.ip, head->to.port, 0, 0);
 }
 
+/* Forwards a packet of a member. `now` as in `to_member`. */
 static __always_inline int to_client(struct __sk_buff *skb, const struct headers *head,
 				     const struct evk_address *client,
 				     struct evk_connection *connection, __u64 now)
@@ -1667,8 +1607,9 @@ static __always_inline int to_client(struct __sk_buff *skb, const struct headers
 		return pass(PASSED_TOO_LARGE);
 	if (way != FOUND)
 		return drop();
-	connection->seen = coarse(now);
-	__sync_fetch_and_add(&connection->bytes_out, head->payload);
+	note_packet(connection);
+	if (head->payload)
+		__sync_fetch_and_add(&connection->bytes_out, head->payload);
 	if (connection->flags & (COPIED | LOOSE_MEMBER))
 		take_over(head, client, connection, LOOSE_MEMBER, now);
 	__u32 flags = connection->flags;
@@ -1715,47 +1656,12 @@ static __always_inline int to_client(struct __sk_buff *skb, const struct headers
 		    __sync_fetch_and_or(&connection->flags, MEMBER_FIN) & CLIENT_FIN)
 			end_connection(client, connection, END_CLOSED, now);
 	}
-	if (show_client(skb, head, connection, client))
-		return drop();
 	count(FORWARDED_TO_CLIENT);
-	return send(skb, &fib, 1, &listener, port);
+	return send(skb, &fib, head, &listener, port, &client->ip, client->port, 0,
+		    connection->source_port ? connection->shift : 0);
 }
 
-/* Finds the connection of a client's packet to a listener. */
-static __always_inline struct evk_connection *find_of_client(const struct evk_address *client,
-							     const struct evk_address *listener)
-{
-	struct evk_connection *connection = bpf_map_lookup_elem(&evk_connections, client);
-	if (!connection || !is_equal(&connection->listener, &listener->ip) ||
-	    connection->listener_port != listener->port)
-		return 0;
-	return connection;
-}
-
-/* Finds the client of a member's packet to an address of the balancer, with full NAT. */
-static __always_inline struct evk_address *find_client(const struct evk_address *source,
-						       const struct evk_address *member)
-{
-	struct evk_scratch *scratch = find_scratch();
-	if (!scratch)
-		return 0;
-	scratch->pair.member = *member;
-	scratch->pair.source = *source;
-	return bpf_map_lookup_elem(&evk_nat_pairs, &scratch->pair);
-}
-
-/* Finds the connection of a member's packet to a client. */
-static __always_inline struct evk_connection *find_of_member(const struct evk_address *client,
-							     const struct evk_address *member)
-{
-	struct evk_connection *connection = bpf_map_lookup_elem(&evk_connections, client);
-	if (!connection)
-		return 0;
-	/* With direct answers members have the listener's address. */
-	const struct evk_ip *ip = connection->flags & DIRECT ? &connection->listener : &connection->member;
-	__u16 port = connection->flags & DIRECT ? connection->listener_port : connection->member_port;
-	return is_equal(ip, &member->ip) && port == member->port ? connection : 0;
-}
+#include "find.bpf.h"
 
 /* Makes sure that the first bytes of a packet can be read. Returns -1 if the packet is shorter. */
 static __always_inline int pull(struct __sk_buff *skb, __u32 length)
@@ -2019,24 +1925,20 @@ static __attribute__((noinline)) int forward_tcp(struct __sk_buff *skb, int is6)
 		return pass(PASSED_ODD);
 	if (head.syn && (head.fin || head.rst))
 		return TC_ACT_UNSPEC;
-	__u64 now = bpf_ktime_get_ns();
 	int begins = head.syn && !head.ack;
-	struct evk_connection *connection = find_of_client(&head.from, &head.to);
-	if (connection && !(begins && connection->flags & CLOSED))
+	struct found found;
+	find_connection(&head, &found, begins);
+	struct evk_connection *connection = found.connection;
+	/* The client may use the port of a connection that is over again. */
+	if (!connection || (found.is_of_client && begins && connection->flags & CLOSED))
+		return begins ? begin(skb, &head, &head.from, bpf_ktime_get_ns()) :
+				forward_by_row(skb, &head.from, &head.to, 0);
+	__u64 now = is_in_middle(connection, &head, found.is_of_client) ? 0 : bpf_ktime_get_ns();
+	if (found.is_of_client)
 		return to_member(skb, &head, &head.from, connection, now);
-	if (!connection) {
-		struct evk_address *client = &head.to;
-		connection = find_of_member(client, &head.from);
-		if (!connection) {
-			client = find_client(&head.to, &head.from);
-			connection = client ? find_of_member(client, &head.from) : 0;
-		}
-		if (connection && connection->flags & DIRECT)
-			return relay_to_client(skb, &head, connection, now);
-		if (connection)
-			return to_client(skb, &head, client, connection, now);
-	}
-	return begins ? begin(skb, &head, &head.from, now) : forward_by_row(skb, &head.from, &head.to, 0);
+	if (connection->flags & DIRECT)
+		return relay_to_client(skb, &head, connection);
+	return to_client(skb, &head, found.client, connection, now);
 }
 
 #include "udp.bpf.h"

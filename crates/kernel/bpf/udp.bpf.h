@@ -93,18 +93,12 @@ struct {
 	__type(value, __u64);
 } evk_udp_kept SEC(".maps");
 
-/* Both addresses of a packet. */
-struct evk_udp_ips {
-	struct evk_ip from, to;
-};
-
 /* Memory for a datagram: the stack has no room. */
 struct evk_udp_draft {
 	struct evk_udp_client who; /* client of the datagram */
 	struct evk_nat_pair pair;  /* key of the session */
 	struct evk_udp_session session;
 	struct evk_address from, to; /* addresses that the datagram gets */
-	struct evk_udp_ips old, next;
 };
 
 struct {
@@ -213,42 +207,20 @@ __attribute__((noinline)) int evk_udp_translate(struct __sk_buff *skb)
 	if (data + udp_at + 8 > end)
 		return -1;
 	struct udphdr *udp = data + udp_at;
-	__be16 old_ports[2] = { udp->source, udp->dest }, ports[2] = { draft->from.port, draft->to.port };
-	__s64 change = bpf_csum_diff((void *)old_ports, sizeof(old_ports), (void *)ports, sizeof(ports), 0);
-	udp->source = ports[0];
-	udp->dest = ports[1];
-	draft->next.from = draft->from.ip;
-	draft->next.to = draft->to.ip;
-	if (is6) {
-		struct ipv6hdr *ip = data + IP_AT;
-		copy_ipv6(&draft->old.from, &ip->saddr);
-		copy_ipv6(&draft->old.to, &ip->daddr);
-		/* The word of the lifetime, without the length, as in `change_ipv6`. */
-		__u32 before = bpf_htonl(ip->nexthdr << 8 | ip->hop_limit);
-		__u32 after = bpf_htonl(ip->nexthdr << 8 | (ip->hop_limit - 1));
-		ip->hop_limit -= 1;
-		__builtin_memcpy(&ip->saddr, &draft->next.from, sizeof(ip->saddr));
-		__builtin_memcpy(&ip->daddr, &draft->next.to, sizeof(ip->daddr));
-		__s64 addresses = bpf_csum_diff((void *)&draft->old, sizeof(draft->old), (void *)&draft->next,
-						sizeof(draft->next), 0);
+	__u32 old_ports = udp->source | (__u32)udp->dest << 16;
+	__u32 ports = draft->from.port | (__u32)draft->to.port << 16;
+	udp->source = draft->from.port;
+	udp->dest = draft->to.port;
+	__u32 addresses = is6 ? write_addresses6(data + IP_AT, &draft->from.ip, &draft->to.ip) :
+				write_addresses4(data + IP_AT, &draft->from.ip, &draft->to.ip);
+	/* As in `evk_change`. */
+	if (addresses != 0xffffffff)
 		bpf_l4_csum_replace(skb, check_at, 0, addresses, BPF_F_PSEUDO_HDR | BPF_F_MARK_MANGLED_0);
-		bpf_csum_update(skb, bpf_csum_diff(&before, sizeof(before), &after, sizeof(after), addresses));
-	} else {
-		struct iphdr *ip = data + IP_AT;
-		__u32 old[2] = { ip->saddr, ip->daddr };
-		__u32 next[2] = { draft->from.ip.word[3], draft->to.ip.word[3] };
-		/* The lifetime and the protocol share a word of the checksum. */
-		__u16 before = bpf_htons(ip->ttl << 8 | ip->protocol);
-		__u16 after = bpf_htons((ip->ttl - 1) << 8 | ip->protocol);
-		ip->ttl -= 1;
-		ip->saddr = next[0];
-		ip->daddr = next[1];
-		__s64 addresses = bpf_csum_diff(old, sizeof(old), next, sizeof(next), 0);
-		bpf_l3_csum_replace(skb, IP_AT + 10, before, after, 2);
-		bpf_l3_csum_replace(skb, IP_AT + 10, 0, addresses, 0);
-		bpf_l4_csum_replace(skb, check_at, 0, addresses, BPF_F_PSEUDO_HDR | BPF_F_MARK_MANGLED_0);
-	}
-	bpf_l4_csum_replace(skb, check_at, 0, change, BPF_F_MARK_MANGLED_0);
+	if (is6)
+		correct_sum6(skb, addresses);
+	if (ports != old_ports)
+		bpf_l4_csum_replace(skb, check_at, 0, fold32(0xffffffffULL - old_ports + ports),
+				    BPF_F_MARK_MANGLED_0);
 	return 0;
 }
 

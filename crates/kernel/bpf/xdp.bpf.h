@@ -10,45 +10,6 @@ struct {
 	__type(value, __u32);
 } evk_targets SEC(".maps");
 
-/* Parts of a packet that the checksum of TCP covers and that may change here. */
-struct evk_words {
-	struct evk_ip from, to;
-	__be16 ports[2];
-	__be32 timestamps[2];
-};
-
-/* Folds a sum of words into the 16 bits of a checksum. */
-static __always_inline __u16 fold(__u64 sum)
-{
-	sum = (sum & 0xffffffff) + (sum >> 32);
-	sum = (sum & 0xffff) + (sum >> 16);
-	sum = (sum & 0xffff) + (sum >> 16);
-	return (sum & 0xffff) + (sum >> 16);
-}
-
-/* Returns the sum of the words of an address. */
-static __always_inline __u64 sum_ip(const struct evk_ip *ip, int is6)
-{
-	__u64 sum = ip->word[3];
-	return is6 ? sum + ip->word[0] + ip->word[1] + ip->word[2] : sum;
-}
-
-/* Returns the sum of all words that may change. */
-static __always_inline __u64 sum_words(const struct evk_words *words, int is6)
-{
-	__u32 ports;
-	__builtin_memcpy(&ports, words->ports, sizeof(ports));
-	return sum_ip(&words->from, is6) + sum_ip(&words->to, is6) + ports + words->timestamps[0] +
-	       words->timestamps[1];
-}
-
-/* Returns the checksum after a change (RFC 1624). Sums have at most eleven words of 32 bits: sixteen times the largest
- * word is more, and counts as nothing in a checksum. */
-static __always_inline __u16 change_check(__u16 check, __u64 old, __u64 next)
-{
-	return ~fold((__u16)~check + 16 * 0xffffffffULL - old + next);
-}
-
 /* Reads the headers of a packet. Returns -1 if it is no packet of TCP, or one that the other program must look at. */
 static __always_inline int read_xdp(void *data, void *end, struct headers *head, int is6)
 {
@@ -88,26 +49,30 @@ static __always_inline int read_xdp(void *data, void *end, struct headers *head,
 	return fold(pseudo) == tcp->check ? -1 : 0;
 }
 
-/* True if a packet is one of the middle of a connection: nothing of it is news for the balancer. */
-static __always_inline int is_in_middle(const struct evk_connection *connection, const struct headers *head,
-					int is_of_client)
-{
-	__u32 flags = connection->flags;
-	__u32 of_copies = COPIED | LOOSE_CLIENT | LOOSE_MEMBER;
-	if ((flags & (ESTABLISHED | CONFIRMED | CLOSED | of_copies)) != (ESTABLISHED | CONFIRMED))
-		return 0;
-	return is_of_client || !head->payload || flags & ANSWERED;
-}
-
 /* Finds the interface and the neighbour for a packet, and lets the kernel send the packet there if the program says
  * XDP_REDIRECT. Returns -1 if the other program must do it. */
 static __always_inline int find_neighbour(struct xdp_md *xdp, struct bpf_fib_lookup *fib, const struct evk_ip *from,
 					  const struct evk_ip *to, const struct headers *head)
 {
-	ask_way(fib, xdp->ingress_ifindex, IPPROTO_TCP, from, to, head->tos);
-	fib->tot_len = 20 + head->options_length + head->payload + (head->is_ipv6 ? 40 : 20);
-	if (bpf_fib_lookup(xdp, fib, sizeof(*fib), 0) != BPF_FIB_LKUP_RET_SUCCESS)
+	__u32 clock = coarse(bpf_ktime_get_coarse_ns());
+	__u32 length = 20 + head->options_length + head->payload + (head->is_ipv6 ? 40 : 20);
+	struct evk_way_question *question = find_question();
+	if (!question)
 		return -1;
+	fill_question(question, xdp->ingress_ifindex, IPPROTO_TCP, from, to, head->tos, 1);
+	struct evk_kept_way *way = find_place(question);
+	if (way && is_answer(way, question, clock) && length <= way->mtu) {
+		use_way(way, fib);
+		__builtin_memcpy(fib->smac, way->macs, ETH_ALEN);
+		__builtin_memcpy(fib->dmac, way->macs + ETH_ALEN, ETH_ALEN);
+	} else {
+		ask_way(fib, xdp->ingress_ifindex, IPPROTO_TCP, from, to, head->tos);
+		fib->tot_len = length;
+		if (bpf_fib_lookup(xdp, fib, sizeof(*fib), 0) != BPF_FIB_LKUP_RET_SUCCESS)
+			return -1;
+		if (way)
+			keep_way(way, question, fib, clock);
+	}
 	return bpf_redirect_map(&evk_targets, fib->ifindex, XDP_PASS) == XDP_REDIRECT ? 0 : -1;
 }
 
@@ -157,17 +122,11 @@ static __attribute__((noinline)) int forward_xdp(struct xdp_md *xdp, int is6)
 	struct headers head = {};
 	if (is6 ? read_xdp(data, end, &head, 1) : read_xdp(data, end, &head, 0))
 		return XDP_PASS;
-	struct evk_address *client = &head.from;
-	struct evk_connection *connection = find_of_client(&head.from, &head.to);
-	int is_of_client = !!connection;
-	if (!connection) {
-		client = &head.to;
-		connection = find_of_member(client, &head.from);
-		if (!connection) {
-			client = find_client(&head.to, &head.from);
-			connection = client ? find_of_member(client, &head.from) : 0;
-		}
-	}
+	struct found found;
+	find_connection(&head, &found, 0);
+	struct evk_connection *connection = found.connection;
+	const struct evk_address *client = found.client;
+	int is_of_client = found.is_of_client;
 	if (!connection || connection->flags & TUNNEL || !is_in_middle(connection, &head, is_of_client))
 		return XDP_PASS;
 	struct evk_words old = { .from = head.from.ip, .to = head.to.ip, .ports = { head.from.port, head.to.port } };
@@ -209,9 +168,7 @@ static __attribute__((noinline)) int forward_xdp(struct xdp_md *xdp, int is6)
 		return XDP_PASS;
 	if (is6 ? write_xdp(data, end, &fib, &old, &next, 1) : write_xdp(data, end, &fib, &old, &next, 0))
 		return XDP_PASS;
-	__u32 seen = coarse(bpf_ktime_get_coarse_ns());
-	if (connection->seen != seen)
-		connection->seen = seen;
+	note_packet(connection);
 	if (is_of_client) {
 		if (head.payload)
 			__sync_fetch_and_add(&connection->bytes_in, head.payload);

@@ -9,12 +9,16 @@ use rustix::net::{
 };
 
 const NLMSG_ERROR: u16 = 2;
+const NLMSG_DONE: u16 = 3;
 const RTM_NEWADDR: u16 = 20;
 const RTM_DELADDR: u16 = 21;
 const RTM_NEWROUTE: u16 = 24;
 const RTM_GETROUTE: u16 = 26;
+const RTM_NEWTFILTER: u16 = 44;
+const RTM_GETTFILTER: u16 = 46;
 const NLM_F_REQUEST: u16 = 1;
 const NLM_F_ACK: u16 = 4;
+const NLM_F_DUMP: u16 = 0x300;
 const NLM_F_CREATE_NEW: u16 = 0x600;
 const RTA_DST: u16 = 1;
 const RTA_GATEWAY: u16 = 5;
@@ -24,9 +28,12 @@ const IFA_LOCAL: u16 = 2;
 const IFA_CACHEINFO: u16 = 6;
 /// Scope of addresses that no packet of this machine gets as its source by itself.
 const RT_SCOPE_HOST: u8 = 254;
-/// Bytes of `nlmsghdr`, and of `rtmsg`.
+/// Parent of the filters that see what an interface receives.
+const TC_INGRESS: u32 = 0xffff_fff2;
+/// Bytes of `nlmsghdr`, of `rtmsg`, and of `tcmsg`.
 const HEADER: usize = 16;
 const ROUTE: usize = 12;
+const FILTER: usize = 20;
 /// Index of the loopback interface, in all network namespaces.
 const LOOPBACK: u32 = 1;
 
@@ -57,6 +64,59 @@ pub(crate) fn add_to_loopback(ip: IpAddr) -> io::Result<()> {
 /// Removes an address from the loopback interface.
 pub(crate) fn remove_from_loopback(ip: IpAddr) -> io::Result<()> {
     request(RTM_DELADDR, NLM_F_ACK, &write_address(ip)).map(drop)
+}
+
+/// Returns the preferences of the filters of tc at the ingress of an interface: the least sees packets first.
+pub(crate) fn list_ingress_filters(interface: u32) -> io::Result<Vec<u32>> {
+    let socket = socket_with(
+        AddressFamily::NETLINK,
+        SocketType::RAW,
+        SocketFlags::CLOEXEC,
+        None, // NETLINK_ROUTE
+    )?;
+    // struct nlmsghdr, then struct tcmsg: the handle of no filter, and all filters of the parent.
+    let mut question = ((HEADER + FILTER) as u32).to_ne_bytes().to_vec();
+    question.extend(RTM_GETTFILTER.to_ne_bytes());
+    question.extend((NLM_F_REQUEST | NLM_F_DUMP).to_ne_bytes());
+    question.extend([0; 8 + 4]);
+    for word in [interface, 0, TC_INGRESS, 0] {
+        question.extend(word.to_ne_bytes());
+    }
+    sendto(
+        &socket,
+        &question,
+        SendFlags::empty(),
+        &SocketAddrNetlink::new(0, 0),
+    )?;
+    let mut priorities = Vec::new();
+    let mut buffer = vec![0; 1 << 16];
+    loop {
+        let (length, _) = recv(&socket, buffer.as_mut_slice(), RecvFlags::empty())?;
+        let is_last = read_filters(buffer.get(..length).unwrap_or_default(), &mut priorities);
+        if is_last || length == 0 {
+            return Ok(priorities);
+        }
+    }
+}
+
+/// Reads a part of the kernel's list of filters. Returns true if the part is the last one.
+fn read_filters(mut messages: &[u8], priorities: &mut Vec<u32>) -> bool {
+    while let Some((head, rest)) = messages.split_first_chunk::<HEADER>() {
+        let length = u32::from_ne_bytes([head[0], head[1], head[2], head[3]]) as usize;
+        match u16::from_ne_bytes([head[4], head[5]]) {
+            RTM_NEWTFILTER => {
+                // The last word of struct tcmsg: the preference, and the protocol.
+                let info = rest.get(FILTER - 4..).and_then(<[u8]>::first_chunk);
+                priorities.extend(info.map(|bytes| u32::from_ne_bytes(*bytes) >> 16));
+            }
+            // The end, or an error: there is no such qdisc.
+            NLMSG_ERROR | NLMSG_DONE => return true,
+            _ => {}
+        }
+        let next = length.next_multiple_of(4).max(HEADER);
+        messages = messages.get(next..).unwrap_or_default();
+    }
+    false
 }
 
 /// Returns `struct ifaddrmsg` for an address of the loopback interface, with the address.
@@ -202,6 +262,7 @@ mod tests {
         fn answers_of_any_bytes_are_read(bytes in prop::collection::vec(any::<u8>(), 0..64)) {
             let _ = read_answer(&bytes);
             let _ = read_router(&bytes);
+            let _ = read_filters(&bytes, &mut Vec::new());
         }
     }
 }

@@ -136,6 +136,7 @@ impl Manager {
             clusters: Vec::new(),
             limits: None,
             xdp_interfaces: Vec::new(),
+            tc_interfaces: Vec::new(),
         };
         drop(owned);
         self.subsystems().status(&mut status);

@@ -46,19 +46,22 @@ pub struct Status {
     /// Network interfaces that the configuration names for native XDP, with what forwards there.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub xdp_interfaces: Vec<InterfaceStatus>,
+    /// Network interfaces at which a filter of tc forwards, and no program at tcx, with the reasons.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub tc_interfaces: Vec<InterfaceStatus>,
     /// Shares of open files and memory; `null` if nobody listens for rules.
     #[serde(default)]
     pub limits: Option<LimitsStatus>,
 }
 
-/// Network interface at which the kernel is to forward by native XDP.
+/// Network interface at which the kernel forwards, or is to forward by native XDP.
 #[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 pub struct InterfaceStatus {
     /// Name of the interface.
     pub name: String,
-    /// `xdp`, or `tc` if native XDP cannot be had there.
+    /// `xdp`, or `tc` if native XDP, or tcx, cannot be had there.
     pub program: String,
-    /// Reason why tc alone forwards there.
+    /// Reason why tc forwards there.
     pub reason: Option<String>,
 }
 

@@ -109,6 +109,7 @@ fn status() -> Status {
     });
     Status {
         xdp_interfaces: Vec::new(),
+        tc_interfaces: Vec::new(),
         generation: 7,
         last_reload: None,
         needs_restart: Vec::new(),

@@ -11,14 +11,12 @@ use libbpf_rs::{TC_INGRESS, TcHook, TcHookBuilder};
 use nix::net::if_::{if_indextoname, if_nameindex};
 
 use super::place::{HANDLE, Place, lock};
+use super::tcx::{self, PROGRAM};
 use super::xdp;
 use crate::bpf::{self, BpfError, failed_to};
 
 /// Most layouts whose filters are looked for: newer versions than this one may have left a filter, too.
 const LAYOUTS: u32 = 64;
-
-/// Name of the program as the kernel has it.
-const PROGRAM: &str = "evk_forward";
 
 /// Time for which a connection that is over stays, for late packets.
 const LINGER: Duration = Duration::from_secs(3);
@@ -31,7 +29,10 @@ const CONNECT: Duration = Duration::from_secs(10);
 struct Filter {
     interface: i32,
     name: String,
-    place: Place,
+    /// `None` for a program at tcx whose maps are in no folder.
+    place: Option<Place>,
+    /// Number of the program, if it is at tcx.
+    tcx: Option<u32>,
 }
 
 /// Programs of all layouts in this network namespace with their maps and filters. No balancer takes them over while
@@ -103,7 +104,11 @@ impl Detachment {
 
     /// Returns the interfaces with a program whose maps are no longer in their folder: nobody can count its connections.
     pub fn list_uncounted(&self) -> BTreeSet<&str> {
-        let is_held = |filter: &&Filter| self.held.iter().any(|(place, _)| *place == filter.place);
+        let is_held = |filter: &&Filter| {
+            self.held
+                .iter()
+                .any(|(place, _)| Some(place) == filter.place.as_ref())
+        };
         let lost = self.filters.iter().filter(|filter| !is_held(filter));
         lost.map(|filter| filter.name.as_str()).collect()
     }
@@ -164,18 +169,16 @@ impl Detachment {
         };
         let mut failure = None;
         for filter in &self.filters {
-            match self.hook(filter.interface, &filter.place).detach() {
+            match self.remove_filter(filter) {
                 Ok(()) => {
                     removed.interfaces.insert(filter.name.clone());
                 }
-                Err(error) => {
-                    failure = Some(failed_to("remove the tc filter")(error));
-                }
+                Err(error) => failure = Some(error),
             }
         }
         for &interface in &self.with_xdp {
             match xdp::detach(interface) {
-                Ok(()) => removed.interfaces.extend(find_name(interface)),
+                Ok(()) => removed.interfaces.extend(find_interface_name(interface)),
                 Err(error) => failure = Some(error),
             }
         }
@@ -186,6 +189,18 @@ impl Detachment {
             }
         }
         failure.map_or(Ok(removed), Err)
+    }
+
+    /// Takes a program from an interface.
+    fn remove_filter(&self, filter: &Filter) -> Result<(), BpfError> {
+        match (filter.tcx, &filter.place) {
+            (Some(id), _) => tcx::detach(filter.interface.cast_unsigned(), id),
+            (None, Some(place)) => self
+                .hook(filter.interface, place)
+                .detach()
+                .map_err(failed_to("remove the tc filter")),
+            (None, None) => Ok(()),
+        }
     }
 
     fn hook(&self, interface: i32, place: &Place) -> TcHook {
@@ -211,6 +226,16 @@ impl Detachment {
                 continue;
             };
             let name = interface.name().to_string_lossy().into_owned();
+            for program in tcx::list_own(interface.index()) {
+                let mut places = self.held.iter().map(|(place, _)| place);
+                let place = places.find(|place| program.is_of_place(place));
+                found.push(Filter {
+                    interface: index,
+                    name: name.clone(),
+                    place: place.cloned(),
+                    tcx: Some(program.id),
+                });
+            }
             for layout in 1..=LAYOUTS {
                 let place = here.with_layout(layout);
                 // Without a filter there, the kernel has no answer.
@@ -219,7 +244,8 @@ impl Detachment {
                     found.push(Filter {
                         interface: index,
                         name: name.clone(),
-                        place,
+                        place: Some(place),
+                        tcx: None,
                     });
                 }
             }
@@ -229,7 +255,7 @@ impl Detachment {
 }
 
 /// Returns the name of an interface; `None` if it is gone.
-fn find_name(interface: u32) -> Option<String> {
+pub fn find_interface_name(interface: u32) -> Option<String> {
     let name = if_indextoname(interface).ok()?;
     Some(name.to_string_lossy().into_owned())
 }

@@ -7,6 +7,7 @@
 mod copies;
 mod counts;
 mod detach;
+mod hints;
 mod layout;
 mod nat;
 mod outcomes;
@@ -17,13 +18,14 @@ mod rows;
 mod sessions;
 mod table;
 mod table_copy;
+mod tcx;
 #[cfg(test)]
 mod tests;
 mod trace;
 mod udp;
 mod xdp;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::fs::{self, File};
 use std::mem;
@@ -42,7 +44,8 @@ use nix::ifaddrs::getifaddrs;
 use nix::net::if_::InterfaceFlags;
 
 pub use self::counts::Counts;
-pub use self::detach::{Detachment, Removed};
+pub use self::detach::{Detachment, Removed, find_interface_name};
+use self::hints::write_hints;
 use self::layout::{Age, SourceLimit};
 use self::layout::{CONNECTIONS_PER_SESSION, UDP_PINNED, UDP_SIZED};
 pub use self::nat::{find_nat_ports, find_source};
@@ -52,6 +55,7 @@ use self::place::{HANDLE, lock, unpin};
 pub use self::row_table::{ROW_SEATS, ROWS, RowMember, RowTable};
 use self::table::read_table;
 pub use self::table_copy::{CopyEnd, CopyResult, Entry, TableCopy, list_addresses};
+pub use self::tcx::TcReason;
 pub use self::trace::{Trace, TracedHeader, TracedPacket, Verdict};
 use self::xdp::XdpPlaces;
 pub use self::xdp::XdpStates;
@@ -103,7 +107,8 @@ pub struct Forwarder {
     ring: RingBuffer<'static>,
     events: Arc<Mutex<Vec<Event>>>,
     decisions: Arc<Mutex<Vec<Decision>>>,
-    interfaces: BTreeSet<u32>,
+    /// Interfaces with the program, and the reason why the program is a filter of tc there and not at tcx.
+    interfaces: BTreeMap<u32, Option<TcReason>>,
     xdp: XdpPlaces,
     /// Held while the process writes the maps.
     _lock: File,
@@ -219,7 +224,7 @@ impl Forwarder {
             ring,
             events,
             decisions,
-            interfaces: BTreeSet::new(),
+            interfaces: BTreeMap::new(),
             xdp: XdpPlaces::default(),
             _lock: lock,
         };
@@ -234,23 +239,39 @@ impl Forwarder {
         bpf::update_map(&self.object, "evk_source_limit", &key, &limit.write())
     }
 
-    /// Puts the program on these interfaces, and forgets those that are gone. Returns the number of them.
+    /// Puts the program on these interfaces, and forgets those that are gone. Returns the interfaces, with the reason why
+    /// the program is a filter of tc there and not at tcx.
     ///
     /// # Errors
     ///
     /// The kernel refuses; interfaces before that one have the program.
-    pub fn attach(&mut self, interfaces: &BTreeSet<u32>) -> Result<usize, BpfError> {
-        self.interfaces.retain(|known| interfaces.contains(known));
+    pub fn attach(
+        &mut self,
+        interfaces: &BTreeSet<u32>,
+    ) -> Result<&BTreeMap<u32, Option<TcReason>>, BpfError> {
+        self.interfaces
+            .retain(|known, _| interfaces.contains(known));
         for &interface in interfaces {
-            if !self.interfaces.contains(&interface) {
-                create_clsact(interface)?;
-                let mut hook = self.hook(interface)?;
-                hook.replace(true);
-                hook.attach().map_err(failed_to("attach the tc filter"))?;
-                self.interfaces.insert(interface);
+            if !self.interfaces.contains_key(&interface) {
+                let reason = tcx::attach(&self.object, interface, &self.place).err();
+                match reason {
+                    Some(_) => self.attach_filter(interface)?,
+                    // The filter of a process before, which has seen the packets until now.
+                    None => _ = self.hook(interface)?.detach(),
+                }
+                self.interfaces.insert(interface, reason);
             }
         }
-        Ok(self.interfaces.len())
+        Ok(&self.interfaces)
+    }
+
+    /// Puts the program on an interface as a filter of tc.
+    fn attach_filter(&self, interface: u32) -> Result<(), BpfError> {
+        create_clsact(interface)?;
+        let mut hook = self.hook(interface)?;
+        hook.replace(true);
+        hook.attach().map_err(failed_to("attach the tc filter"))?;
+        Ok(())
     }
 
     /// Puts the program for native XDP on the interfaces with these names that have the program of tc, and takes it from
@@ -260,7 +281,8 @@ impl Forwarder {
     ///
     /// The kernel refuses to write a map, or to take a program away.
     pub fn attach_xdp(&mut self, names: &[String]) -> Result<XdpStates, BpfError> {
-        self.xdp.attach(&self.object, names, &self.interfaces)
+        let interfaces = self.interfaces.keys().copied().collect();
+        self.xdp.attach(&self.object, names, &interfaces)
     }
 
     fn hook(&self, interface: u32) -> Result<TcHook, BpfError> {
@@ -279,9 +301,10 @@ impl Forwarder {
     /// The kernel refuses, or a file cannot be removed.
     pub fn detach(mut self) -> Result<(), BpfError> {
         self.xdp.detach();
-        for interface in mem::take(&mut self.interfaces) {
+        for interface in mem::take(&mut self.interfaces).into_keys() {
             // The interface may be gone.
             let _ = self.hook(interface)?.detach();
+            let _ = tcx::detach_place(interface, &self.place);
         }
         self.place.clear()
     }
@@ -312,9 +335,10 @@ impl Forwarder {
                 left += open;
                 continue;
             }
-            for &interface in &self.interfaces {
+            for &interface in self.interfaces.keys() {
                 // The interface may be gone, or new.
                 let _ = self.hook(interface)?.priority(place.priority()).detach();
+                let _ = tcx::detach_place(interface, &place);
             }
             place.clear()?;
         }
@@ -352,7 +376,8 @@ impl Forwarder {
             map.update(&key, &listener.write(), MapFlags::ANY)
                 .map_err(failed_to("write a BPF map"))?;
         }
-        Ok(())
+        let hints = write_hints(listeners);
+        bpf::update_map(&self.object, "evk_hints", &0u32.to_ne_bytes(), &hints)
     }
 
     /// Returns the counts of a listening address.

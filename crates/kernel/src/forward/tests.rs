@@ -12,6 +12,7 @@ use super::*;
 use crate::testing::report_skipped;
 
 mod copies;
+mod cost;
 mod decisions;
 mod direct;
 mod errors;

@@ -3,13 +3,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::io;
-use std::os::fd::{AsFd, FromRawFd, OwnedFd};
+use std::os::fd::AsFd;
 
 use libbpf_rs::query::ProgInfoIter;
 use libbpf_rs::{MapCore, MapFlags, Object, Xdp, XdpFlags};
 use nix::net::if_::{if_indextoname, if_nametoindex};
 
+use super::tcx::open_program;
 use crate::bpf::{BpfError, failed_to, find_map, find_program, refuse_with};
 
 /// Name of the program as the kernel has it.
@@ -210,16 +210,6 @@ fn attach_to(
         )
     };
     put.map_err(|error| format!("the kernel refuses: {error}"))
-}
-
-fn open_program(id: u32) -> io::Result<OwnedFd> {
-    // SAFETY: the call takes a number.
-    let fd = unsafe { libbpf_sys::bpf_prog_get_fd_by_id(id) };
-    if fd < 0 {
-        return Err(io::Error::from_raw_os_error(-fd));
-    }
-    // SAFETY: it is new, and nobody else's.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
 /// Returns the name of a VLAN on an interface, if there is one.

@@ -7,7 +7,10 @@ use super::*;
 
 const HOUR: Duration = Duration::from_secs(3600);
 
-/// The priorities of our filters on the interface of the test.
+/// Preference of a filter of somebody else, which sees packets before the program.
+const OTHER: u32 = 7;
+
+/// Preferences of the filters with the program on the interface of the test.
 fn priorities() -> Vec<u32> {
     let words = ["filter", "show", "dev", "evk0", "ingress"];
     let output = Command::new("tc").args(words).output().unwrap();
@@ -18,13 +21,94 @@ fn priorities() -> Vec<u32> {
         words.find(|word| *word == "pref").unwrap();
         words.next().unwrap().parse().unwrap()
     };
-    filters.map(priority).collect()
+    let all = filters.map(priority);
+    all.filter(|priority| *priority != OTHER).collect()
+}
+
+/// Layouts with a program on an interface, in the order in which the programs see packets.
+fn layouts(here: &Place, interface: u32) -> Vec<u32> {
+    let at_tcx = tcx::list_own(interface).into_iter();
+    let find = |program: tcx::Attached| {
+        (1..=64)
+            .find(|layout| program.is_of_place(&here.with_layout(*layout)))
+            .unwrap_or(0)
+    };
+    let filters = priorities().into_iter().map(|one| 3818 - one);
+    at_tcx.map(find).chain(filters).collect()
+}
+
+/// Puts a filter on an interface that sees packets before the program.
+fn add_other_filter(forwarder: &Forwarder, interface: u32) {
+    create_clsact(interface).unwrap();
+    let mut hook = forwarder.hook(interface).unwrap();
+    hook.priority(OTHER).attach().unwrap();
+}
+
+#[test]
+fn s41_the_program_is_at_tcx_in_the_place_of_a_process_before() {
+    run_beside_routes(|forwarder, interface| {
+        let here = &forwarder.place;
+        let place = Place::new(here.root.clone(), LAYOUT + 3, here.namespace);
+        let interfaces = BTreeSet::from([interface]);
+        let open = || Forwarder::open(place.clone(), MEMORY).unwrap();
+        // As a version without tcx has left it.
+        let before = open();
+        before.attach_filter(interface).unwrap();
+        assert_eq!(priorities(), [place.priority()]);
+        drop(before);
+        let mut first = open();
+        let states = first.attach(&interfaces).unwrap();
+        assert_eq!(states, &BTreeMap::from([(interface, None)]));
+        assert!(priorities().is_empty());
+        let old = tcx::list_own(interface);
+        assert_eq!(layouts(here, interface), [LAYOUT + 3]);
+        drop(first);
+        assert_eq!(tcx::list_own(interface), old, "without a process");
+        let mut second = open();
+        second.attach(&interfaces).unwrap();
+        let new = tcx::list_own(interface);
+        assert_eq!(layouts(here, interface), [LAYOUT + 3]);
+        assert_ne!(new, old);
+        second.detach().unwrap();
+        assert!(tcx::list_own(interface).is_empty());
+        assert!(!place.folder().exists());
+    });
+}
+
+#[test]
+fn s41_filters_of_others_keep_their_place_before_the_program() {
+    run_beside_routes(|forwarder, interface| {
+        let here = &forwarder.place;
+        let place = Place::new(here.root.clone(), LAYOUT + 3, here.namespace);
+        add_other_filter(forwarder, interface);
+        let mut with_filter = Forwarder::open(place.clone(), MEMORY).unwrap();
+        let states = with_filter.attach(&BTreeSet::from([interface])).unwrap();
+        let reason = TcReason::OtherFilter(OTHER);
+        assert_eq!(states, &BTreeMap::from([(interface, Some(reason))]));
+        assert!(tcx::list_own(interface).is_empty());
+        assert_eq!(priorities(), [place.priority()]);
+        with_filter.detach().unwrap();
+        assert!(priorities().is_empty());
+    });
 }
 
 #[test]
 fn s41_connections_of_another_layout_continue_until_they_are_over() {
+    check_other_layouts(false);
+}
+
+#[test]
+fn s41_connections_of_another_layout_continue_in_filters_of_tc() {
+    check_other_layouts(true);
+}
+
+fn check_other_layouts(has_other_filter: bool) {
     run_beside_routes(|forwarder, interface| {
+        if has_other_filter {
+            add_other_filter(forwarder, interface);
+        }
         let place = &forwarder.place;
+        let layouts = || layouts(place, interface);
         let before = Place::new(place.root.clone(), LAYOUT - 1, place.namespace);
         let elsewhere = Place::new(place.root.clone(), LAYOUT - 1, place.namespace + 1);
         let other = Forwarder::open(elsewhere.clone(), MEMORY).unwrap();
@@ -38,7 +122,8 @@ fn s41_connections_of_another_layout_continue_until_they_are_over() {
         let new = new.as_mut().unwrap();
         new.attach(&interfaces).unwrap();
         // Newer programs see packets first.
-        assert_eq!(priorities(), [new.place.priority(), old.place.priority()]);
+        assert_eq!(layouts(), [LAYOUT + 1, LAYOUT - 1]);
+        assert_eq!(priorities().is_empty(), !has_other_filter);
         assert!(new.place.priority() < place.priority());
 
         let member = Family::V6.member(2);
@@ -69,17 +154,17 @@ fn s41_connections_of_another_layout_continue_until_they_are_over() {
 
         // While the old process serves, nothing is taken from the old program.
         assert_eq!(new.end_other_layouts(now, HOUR, HOUR).unwrap(), 0);
-        assert_eq!(priorities().len(), 2);
+        assert_eq!(layouts().len(), 2);
         drop(old);
         assert_eq!(new.end_other_layouts(now, HOUR, HOUR).unwrap(), 1);
-        assert_eq!(priorities().len(), 2);
+        assert_eq!(layouts().len(), 2);
         let folder = before.folder();
         let listeners = MapHandle::from_pinned_path(folder.join("evk_listeners")).unwrap();
         assert_eq!(listeners.keys().count(), 0, "no new connections");
 
         let later = now + 2 * HOUR.as_nanos() as u64;
         assert_eq!(new.end_other_layouts(later, HOUR, HOUR).unwrap(), 0);
-        assert_eq!(priorities(), [new.place.priority()]);
+        assert_eq!(layouts(), [LAYOUT + 1]);
         assert!(!folder.exists());
         assert!(elsewhere.folder().exists(), "another network namespace");
         other.detach().unwrap();
@@ -111,7 +196,19 @@ fn maps_with_connections_are_not_removed_if_a_start_fails() {
 
 #[test]
 fn s41_programs_of_all_layouts_are_removed_without_a_balancer() {
+    check_removal(false);
+}
+
+#[test]
+fn s41_filters_of_all_layouts_are_removed_without_a_balancer() {
+    check_removal(true);
+}
+
+fn check_removal(has_other_filter: bool) {
     run_beside_routes(|forwarder, interface| {
+        if has_other_filter {
+            add_other_filter(forwarder, interface);
+        }
         let here = &forwarder.place;
         let place = |layout| Place::new(here.root.clone(), layout, here.namespace + 1);
         let interfaces = BTreeSet::from([interface]);
@@ -153,7 +250,7 @@ fn s41_programs_of_all_layouts_are_removed_without_a_balancer() {
         let mut all = [LAYOUT - 1, LAYOUT + 1].map(|layout| place(layout).folder());
         all.sort();
         assert_eq!(folders, all);
-        assert!(priorities().is_empty());
+        assert!(layouts(here, interface).is_empty());
         assert!(Detachment::find_at(&place(LAYOUT)).unwrap().is_empty());
 
         // A filter without its maps.
@@ -162,6 +259,6 @@ fn s41_programs_of_all_layouts_are_removed_without_a_balancer() {
         let found = Detachment::find_at(&place(LAYOUT)).unwrap();
         assert_eq!(found.list_uncounted(), BTreeSet::from(["evk0"]));
         found.remove().unwrap();
-        assert!(priorities().is_empty());
+        assert!(layouts(here, interface).is_empty());
     });
 }

@@ -12,7 +12,7 @@ const PORTS: NatPorts = NatPorts {
 
 /// Datagram, with an even number of bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Datagram {
+pub(super) struct Datagram {
     from: SocketAddr,
     to: SocketAddr,
     data: Vec<u8>,
@@ -21,7 +21,7 @@ struct Datagram {
 }
 
 impl Datagram {
-    fn new(from: SocketAddr, to: SocketAddr) -> Self {
+    pub(super) fn new(from: SocketAddr, to: SocketAddr) -> Self {
         Datagram {
             from,
             to,
@@ -49,7 +49,7 @@ impl Datagram {
         udp
     }
 
-    fn write(&self) -> Vec<u8> {
+    pub(super) fn write(&self) -> Vec<u8> {
         let udp = self.write_udp();
         let ip = write_ip(self.from.ip(), self.to.ip(), 17, udp.len());
         write_frame(&ip, &udp)
@@ -66,7 +66,7 @@ impl Datagram {
     }
 
     /// Reads a datagram, and checks its lengths and checksums.
-    fn read(frame: &[u8]) -> Self {
+    pub(super) fn read(frame: &[u8]) -> Self {
         let (from, to, udp) = read_frame(frame);
         let short = |at: usize| u16::from_be_bytes(*udp[at..].first_chunk().unwrap());
         assert_eq!(usize::from(short(4)), udp.len());
@@ -84,7 +84,7 @@ impl Datagram {
     }
 
     /// Answer of the receiver.
-    fn reply(&self, data: &[u8]) -> Self {
+    pub(super) fn reply(&self, data: &[u8]) -> Self {
         Datagram {
             from: self.to,
             to: self.from,
@@ -116,7 +116,7 @@ fn udp_listener(family: Family) -> UdpListener {
 }
 
 /// Lets the program begin sessions at these members, for clients of both families.
-fn serve_sessions(
+pub(super) fn serve_sessions(
     forwarder: &Forwarder,
     members: &[SocketAddr],
     change: impl Fn(UdpListener) -> UdpListener,
@@ -132,7 +132,7 @@ fn source(family: Family) -> IpAddr {
 }
 
 /// Lets the program begin sessions with full NAT at these members.
-fn serve_with_ports(forwarder: &Forwarder, members: &[SocketAddr]) {
+pub(super) fn serve_with_ports(forwarder: &Forwarder, members: &[SocketAddr]) {
     for (seat, member) in (0..).zip(members) {
         let source = source(Family::of_address(member));
         forwarder.set_nat_address(seat, source).unwrap();

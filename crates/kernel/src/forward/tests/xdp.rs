@@ -90,7 +90,7 @@ impl<'a> Bench<'a> {
 
     /// Opens a connection by tc: until the member has answered with a byte if `is_answered`. Returns packets with data
     /// of both sides, of the middle of the connection.
-    fn open(&self, family: Family, port: u16, is_answered: bool) -> [Segment; 2] {
+    pub(super) fn open(&self, family: Family, port: u16, is_answered: bool) -> [Segment; 2] {
         let syn = Segment {
             options: write_options(1_000, 0),
             ..Segment::new(family.client(port), family.listener(), SYN)
@@ -142,7 +142,7 @@ fn run(test: impl FnOnce(&Bench<'_>) + Send) {
     run_beside_routes(|forwarder, interface| test(&Bench::new(forwarder, interface)));
 }
 
-fn serve(bench: &Bench<'_>, family: Family, has_nat: bool) {
+pub(super) fn serve(bench: &Bench<'_>, family: Family, has_nat: bool) {
     let members = [family.member(MEMBER)];
     if has_nat {
         serve_with_nat(bench.forwarder, &members, 0);
