@@ -353,10 +353,3 @@ impl Policies {
         json!({ "ancestors": list_by_gateway("ancestorRef", gateways, controller, &conditions) })
     }
 }
-
-/// Returns the targets of a rule, those of mirrors too.
-pub(crate) fn list_targets(rule: &HttpRule) -> impl Iterator<Item = &Reference> {
-    let mirrors = { rule.filters.iter() }.filter_map(|of| of.request_mirror.as_ref());
-    let mirrors = mirrors.map(|of| &of.backend_ref);
-    rule.backend_refs.iter().map(|of| &of.target).chain(mirrors)
-}
