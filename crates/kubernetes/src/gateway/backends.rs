@@ -1,6 +1,6 @@
 //! Targets of routes: services and pools, which become groups.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use evenkeel_config::ServicePort;
@@ -9,8 +9,7 @@ use super::conditions::Refusal;
 use super::grants::is_granted;
 use super::group_policies::{GroupTuning, Layer};
 use super::objects::{
-    self, BackendRef, GROUP, INFERENCE_GROUP, Kind, ObjectName, Objects, Reference,
-    SessionPersistence,
+    self, GROUP, INFERENCE_GROUP, Kind, ObjectName, Objects, Reference, SessionPersistence,
 };
 use super::policies::Policies;
 use super::pools;

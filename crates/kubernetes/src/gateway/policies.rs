@@ -11,8 +11,8 @@ use super::grants::is_granted;
 use super::group_policies::GroupPolicies;
 use super::listeners::{Files, SECRETS};
 use super::objects::{
-    GROUP, HttpRule, Kind, Metadata, ObjectName, Objects, PolicyTarget, Reference, ServicePort,
-    TlsPolicy, Validation,
+    GROUP, Kind, Metadata, ObjectName, Objects, PolicyTarget, Reference, ServicePort, TlsPolicy,
+    Validation,
 };
 use super::text::{Owner, hash_of, is_host, quote, quote_list};
 
