@@ -18,6 +18,8 @@ const SECRET: &[(&str, &str)] = &[
     // What members are told, perhaps a password of theirs.
     ("[rule.NAME.routes.request_fields]", "set"),
     ("[rule.NAME.routes.request_fields]", "add"),
+    ("[rule.NAME.routes.groups.GROUP]", "request_fields"),
+    ("[rule.NAME.routes.groups.GROUP]", "response_fields"),
     // Keys of clients, or what only those know who shall get there.
     ("[[rule.NAME.routes]]", "headers"),
     ("[[rule.NAME.routes]]", "query"),
@@ -185,6 +187,7 @@ mod tests {
             "rule.web.routes.request_fields.set",
             "rule.web.routes.headers",
             "rule.web.routes.response_fields",
+            "rule.web.routes.groups.new.request_fields",
         ] {
             assert!(is_secret(&path(secret)), "{secret}");
         }

@@ -1558,6 +1558,13 @@ fn document_with(header: &str, line: &str) -> String {
                 "{groups}[rule.x]\nlisten = \"127.0.0.1:1\"\nmembers = [\"a:1\"]\n{header}\n{needed}\n{line}"
             )
         }
+        "[rule.x.routes.groups.GROUP]" => {
+            let groups =
+                "[group.GROUP]\nmembers = [\"a:1\"]\n[group.canary]\nmembers = [\"a:1\"]\n";
+            format!(
+                "{groups}[rule.x]\nlisten = \"127.0.0.1:1\"\nmembers = [\"a:1\"]\n[[rule.x.routes]]\npath = \"/a/*\"\n{header}\n{line}"
+            )
+        }
         inner if inner.starts_with("[rule.x.routes.") => {
             let route = "[[rule.x.routes]]";
             format!(

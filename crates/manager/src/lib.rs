@@ -29,6 +29,7 @@ mod manager;
 pub mod measured;
 pub mod member_tls;
 mod metrics;
+pub mod mirrors;
 pub mod models;
 mod names;
 pub mod news;
@@ -46,6 +47,7 @@ pub mod status;
 pub mod sticky;
 pub mod store;
 pub mod subsystem;
+pub mod target_actions;
 #[cfg(test)]
 mod tests;
 pub mod text;

@@ -4,16 +4,18 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use evenkeel_config::Status;
 use evenkeel_config::fields::{DECIDING, RequestTrailers, is_in_family, is_same_name};
 use evenkeel_config::routing::Index;
 use evenkeel_config::routing::template::Template;
+use evenkeel_config::{GroupShare, Status};
 
 use crate::auth::Auth;
 use crate::config::{self, FieldChanges, Responses, Rule, Timeouts};
 use crate::files::Files;
+use crate::mirrors::{Mirror, list_mirrors};
 use crate::models::Models;
 use crate::responses::ResponsePolicy;
+use crate::target_actions::TargetActions;
 
 /// The routes of a rule.
 #[derive(Debug)]
@@ -38,9 +40,16 @@ impl Routes {
         let trailers = Arc::new(trailers(rule, &FieldChanges::default()));
         let made = |route: &Arc<config::Route>| {
             let mut made = Route::new(rule, route, places, files, &trailers);
-            if !route.responses.is_empty() {
+            let has_own = |share: &GroupShare| !share.response_fields.is_empty();
+            if !route.responses.is_empty() || route.groups.0.iter().any(has_own) {
                 let policy = |place| {
-                    let merged = route.responses.layer_over(responses(place));
+                    let mut merged = route.responses.layer_over(responses(place));
+                    let mut shares = route.groups.0.iter();
+                    let share = shares.find(|share| places.get(&*share.name) == Some(&place));
+                    if let Some(share) = share {
+                        merged.response_fields =
+                            share.response_fields.layer_over(&merged.response_fields);
+                    }
                     (place, ResponsePolicy::new(merged, files))
                 };
                 let by_model = made.models.iter().flat_map(|models| models.places());
@@ -124,19 +133,17 @@ pub struct Route {
     pub abort_on_close: bool,
     /// Rule for asking a second member, if one is asked.
     pub hedge: Option<Hedge>,
-    /// Mirror that copies requests, if they are copied.
-    pub mirror: Option<Mirror>,
+    /// Mirrors that get copies of requests.
+    pub mirrors: Box<[Mirror]>,
     /// Most bytes of a body.
     pub max_body: Option<u64>,
-    /// Number of segments of the path that are replaced, and the text that replaces them.
-    pub rewrite: Option<(usize, Box<str>)>,
-    /// Changes to requests.
-    pub request_fields: Option<Box<FieldChanges>>,
+    /// Actions for requests that go to members.
+    actions: TargetActions,
+    /// Actions for the requests of single groups, by the places of the groups.
+    target_actions: Box<[(u32, TargetActions)]>,
     /// Answers of the balancer's own and changes to responses, by the places of its groups; none if the route says
     /// nothing of them.
     policies: Box<[(u32, ResponsePolicy)]>,
-    /// Trailers of requests that members get.
-    pub request_trailers: Arc<RequestTrailers>,
 }
 
 /// Second requests to another member.
@@ -153,40 +160,6 @@ impl Hedge {
         let after = hedge.after.filter(|_| hedge.percent > 0.0)?;
         let share = hedge.percent / 100.0;
         Some(Hedge { after, share })
-    }
-}
-
-/// Copies of requests for a second group.
-#[derive(Debug)]
-pub struct Mirror {
-    /// The place of the group.
-    pub target: u32,
-    /// Number of requests, out of [`Mirror::ALL`], that are copied.
-    pub parts: u32,
-    /// Most bytes of a body.
-    pub max_body: usize,
-    /// Most copies that a worker has under way.
-    pub max_concurrent: u32,
-}
-
-impl Mirror {
-    /// Number of requests of which [`Mirror::parts`] is a part.
-    pub const ALL: u32 = 1_000_000;
-
-    fn new(
-        mirror: &config::Mirror,
-        places: &HashMap<&str, u32>,
-        targets: &Targets,
-    ) -> Option<Self> {
-        let target = places.get(mirror.group.as_str()).copied()?;
-        let parts = (f64::from(mirror.percent) / 100.0 * f64::from(Self::ALL)).round() as u32;
-        let is_primary = matches!(targets, Targets::One(place) if *place == target);
-        (parts > 0 && !is_primary).then_some(Mirror {
-            target,
-            parts,
-            max_body: mirror.max_body,
-            max_concurrent: mirror.max_concurrent,
-        })
     }
 }
 
@@ -233,6 +206,11 @@ impl Targets {
         one.into_iter().chain(several.into_iter().flatten())
     }
 
+    /// True if all requests go to the group at `place`.
+    fn is_only(&self, place: u32) -> bool {
+        matches!(self, Targets::One(only) if *only == place)
+    }
+
     /// Draws one of the places, by weight. `below` draws a number below another one.
     pub fn draw_place(&self, below: impl FnOnce(u32) -> u32) -> u32 {
         match self {
@@ -260,6 +238,22 @@ impl Route {
         Some(policy)
     }
 
+    /// Returns the actions for requests that go to the group at `place`.
+    #[inline]
+    pub fn actions_at(&self, place: u32) -> &TargetActions {
+        if self.target_actions.is_empty() {
+            return &self.actions;
+        }
+        let mut own = self.target_actions.iter();
+        let found = own.find(|(of, _)| *of == place);
+        found.map_or(&self.actions, |(_, actions)| actions)
+    }
+
+    /// Returns the actions for the requests of no group in particular.
+    pub fn common_actions(&self) -> &TargetActions {
+        &self.actions
+    }
+
     fn of_rest(
         rule: &Rule,
         places: &HashMap<&str, u32>,
@@ -270,12 +264,13 @@ impl Route {
             true => Targets::Nowhere,
             false => Targets::One(0),
         };
-        let mirror = rule.http.mirror.as_ref();
+        let mirrors = rule.http.mirror.as_ref();
+        let mirrors = mirrors.map_or(&[][..], |mirrors| &mirrors.0);
         Route {
             auth: of_auth(rule.auth.as_ref(), places, files),
             label: None,
             hedge: rule.http.hedge.as_ref().and_then(Hedge::new),
-            mirror: mirror.and_then(|mirror| Mirror::new(mirror, places, &targets)),
+            mirrors: list_mirrors(mirrors, &[], places, |place| targets.is_only(place)),
             targets,
             models: Models::new(
                 Some(&rule.http.models),
@@ -291,10 +286,9 @@ impl Route {
             retry_max_body: rule.http.retry_max_body,
             abort_on_close: rule.http.abort_on_close,
             max_body: rule.http.max_body.map(|most| most.0),
-            rewrite: None,
-            request_fields: None,
+            actions: TargetActions::without_changes(request_trailers),
+            target_actions: Box::default(),
             policies: Box::default(),
-            request_trailers: Arc::clone(request_trailers),
         }
     }
 
@@ -308,11 +302,11 @@ impl Route {
         let rest = Route::of_rest(rule, places, files, request_trailers);
         let place = |name: &str| places.get(name).copied().unwrap_or_default();
         let mut sum = 0;
-        let weights = route.groups.0.iter().filter(|(_, weight)| *weight > 0);
-        let several: Box<[_]> = weights
-            .map(|(name, weight)| {
-                sum = u32::saturating_add(sum, *weight);
-                (place(name), sum)
+        let shares = route.groups.0.iter().filter(|share| share.weight > 0);
+        let several: Box<[_]> = shares
+            .map(|share| {
+                sum = u32::saturating_add(sum, share.weight);
+                (place(&share.name), sum)
             })
             .collect();
         let targets = match (route.group.as_str(), several.is_empty()) {
@@ -336,13 +330,15 @@ impl Route {
                 body: content.unwrap_or_else(|| answer.body.as_bytes().into()),
             }
         });
-        let changes =
-            |changes: &FieldChanges| (!changes.is_empty()).then(|| Box::new(changes.clone()));
-        let rewrite = route
-            .rewrite_prefix
-            .as_ref()
-            .or(route.rewrite_path.as_ref());
-        let mirror = route.mirror_in_rule(rule.http.mirror.as_ref());
+        let trailers = |changes: &FieldChanges| Arc::new(trailers(rule, changes));
+        let actions = TargetActions::of_route(route, request_trailers, trailers);
+        let shares = { route.groups.0.iter() }.filter(|share| share.has_actions());
+        let target_actions = shares.map(|share| {
+            let own = actions.with_share(&route.request_fields, share, trailers);
+            (place(&share.name), own)
+        });
+        let target_actions = target_actions.collect();
+        let mirrors = route.mirrors_in_rule(rule.http.mirror.as_ref());
         Route {
             auth: of_auth(route.auth.or_rule(rule.auth.as_ref()), places, files),
             label: Some(Arc::clone(&route.label)),
@@ -350,7 +346,9 @@ impl Route {
                 Some(hedge) => Hedge::new(hedge),
                 None => rest.hedge,
             },
-            mirror: mirror.and_then(|mirror| Mirror::new(mirror, places, &targets)),
+            mirrors: list_mirrors(mirrors, &route.groups.0, places, |place| {
+                targets.is_only(place)
+            }),
             targets,
             models: Models::new(
                 route.models_in_rule(&rule.http.models),
@@ -372,12 +370,8 @@ impl Route {
             retry_max_body: route.retry_max_body.unwrap_or(rest.retry_max_body),
             abort_on_close: route.abort_on_close.unwrap_or(rest.abort_on_close),
             max_body: route.max_body.map_or(rest.max_body, |most| Some(most.0)),
-            rewrite: rewrite.map(|to| (route.depth, to.as_str().into())),
-            request_trailers: match route.request_fields.is_empty() {
-                true => rest.request_trailers,
-                false => Arc::new(trailers(rule, &route.request_fields)),
-            },
-            request_fields: changes(&route.request_fields),
+            actions,
+            target_actions,
             policies: Box::default(),
         }
     }

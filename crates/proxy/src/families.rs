@@ -106,7 +106,7 @@ const RULE_FAMILIES: &[RuleFamily] = &[
     RuleFamily {
         name: "evenkeel_rule_mirrored_total",
         only: Some(Protocol::Http),
-        help: "Copies of requests sent to a second group, and those of them that got no whole response.",
+        help: "Copies of requests sent to other groups, and those of them that got no whole response.",
         label: "result",
         samples: &[
             ("sent", |totals| totals.mirror_sent),
@@ -116,7 +116,7 @@ const RULE_FAMILIES: &[RuleFamily] = &[
     RuleFamily {
         name: "evenkeel_rule_mirror_skipped_total",
         only: Some(Protocol::Http),
-        help: "Requests of which no copy was sent though one should have been.",
+        help: "Copies of requests that were not sent though they should have been.",
         label: "reason",
         samples: &[
             ("unsuited", |totals| totals.mirror_unsuited),

@@ -193,22 +193,22 @@ counters! {
     hedges_won,
     /// Requests that were not sent to a second member, as too many others had been.
     hedges_over_budget,
-    /// Copies of requests that were sent to a second group.
+    /// Copies of requests that were sent to other groups.
     mirror_sent,
     /// Copies of requests that got no whole response.
     mirror_failed,
-    /// Requests that were not copied: they ask for another protocol, or for a 100 (Continue).
+    /// Copies that were not made: the requests ask for another protocol, or for a 100 (Continue).
     mirror_unsuited,
-    /// Requests that were not copied, as their body was too large.
+    /// Copies that were not sent, as the body was too large.
     mirror_too_large,
-    /// Requests that were not copied, as their body did not come to its end.
+    /// Copies that were not sent, as the body did not come to its end.
     mirror_incomplete,
-    /// Requests that were not copied, as too many copies were under way.
+    /// Copies that were not sent, as too many copies were under way.
     mirror_busy,
-    /// Requests that were not copied, as the second group had no member below its limit for the
+    /// Copies that were not sent, as the group had no member below its limit for the
     /// copy.
     mirror_no_member,
-    /// Requests that were not copied, as the process had no memory or files left.
+    /// Copies that were not sent, as the process had no memory or files left.
     mirror_exhausted,
     /// Requests that went to the first group of their model.
     models_matched,

@@ -1,6 +1,7 @@
 //! A rule as a worker serves it: what it is configured to do now.
 
 use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
 use std::net::IpAddr;
 use std::ops::Deref;
 use std::rc::Rc;
@@ -102,8 +103,8 @@ pub(crate) struct Service {
     /// Budget of this worker for requests to a second member: together the workers keep the share,
     /// too.
     pub(crate) hedges: RefCell<RetryBudget>,
-    /// Number of copies of requests that this worker has under way.
-    pub(crate) mirrored: Cell<u32>,
+    /// Number of copies of requests that this worker has under way, by the name of the group that gets them.
+    pub(crate) mirrored: RefCell<HashMap<Arc<str>, u32>>,
 }
 
 impl Service {
@@ -126,7 +127,7 @@ impl Service {
             state: Cell::new(State::Running),
             budget: RefCell::new(RetryBudget::new(now)),
             hedges: RefCell::new(RetryBudget::new(now)),
-            mirrored: Cell::new(0),
+            mirrored: RefCell::default(),
         }
     }
 

@@ -6,6 +6,7 @@ mod deployment;
 mod ejections;
 mod faults;
 mod gateway;
+mod gateway_filters;
 mod gateway_members;
 mod gateway_policies;
 mod inference_pools;

@@ -2,6 +2,7 @@
 
 mod compression;
 mod faults;
+mod group_actions;
 mod hedge;
 mod http;
 mod http2;

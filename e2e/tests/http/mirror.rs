@@ -298,6 +298,56 @@ fn a_share_is_copied_of_what_a_route_says() {
 }
 
 #[test]
+fn several_groups_get_copies_that_do_not_wait_for_each_other() {
+    if !are_installed(&["curl"]) {
+        return;
+    }
+    let (first, third) = (Member::echoing_targets(), Member::echoing_targets());
+    // It takes requests, and never answers.
+    let hangs = Member::start(|script, mut wire| while script.read_request(&mut wire).is_some() {});
+    let balancer = Balancer::start(&format!(
+        "workers = 1\n[admin]\nlisten = \"127.0.0.1:0\"\n[rule.web]\nlisten = \"127.0.0.1:0\"\n\
+         members = [\"{}\"]\n[[rule.web.http.mirror]]\ngroup = \"hangs\"\nmax_concurrent = 2\nmax_body = 1000\n\
+         [[rule.web.http.mirror]]\ngroup = \"third\"\n[[rule.web.http.mirror]]\ngroup = \"third\"\npercent = 0\n\
+         [group.hangs]\nmembers = [\"{}\"]\n[group.third]\nmembers = [\"{}\"]\n",
+        first.address(),
+        hangs.address(),
+        third.address()
+    ));
+    let folder = Folder::new();
+    let mut asked = 0;
+    // One that comes with its head, one that is joined to it, and some that are too large for one of the groups.
+    for len in [0, 1000, 1001, 20_000, 60_000] {
+        let body = bytes(len);
+        let file = folder.write("body", &body);
+        let data = format!("@{}", file.display());
+        for client in CLIENTS {
+            let more = ["--data-binary", &data];
+            let more = if len > 0 { &more[..] } else { &[] };
+            assert_eq!(ask(&balancer, client, "/x", more), "/x");
+            asked += 1;
+            let (_, copy) = third.next_request();
+            assert!(copy.body == body, "{client} {len}");
+            assert_eq!(copy.values("x-evenkeel-mirror"), ["1"]);
+            if asked <= 2 {
+                let (_, other) = hangs.next_request();
+                assert!(other.body == body, "{client} {len}");
+                assert_eq!(other.start_line(), copy.start_line());
+            }
+        }
+    }
+    assert_eq!(skipped(&balancer, "too_large"), 6);
+    assert_eq!(skipped(&balancer, "busy"), 2);
+    assert_eq!(copies(&balancer, "sent"), asked + 2);
+    let status = balancer.run_ctl("status").unwrap();
+    let rule = status
+        .lines()
+        .find(|line| line.starts_with("web "))
+        .unwrap();
+    assert!(rule.contains("hangs") && rule.contains("third"), "{rule}");
+}
+
+#[test]
 fn what_is_wrong_with_a_mirror() {
     let folder = Folder::new();
     let complaint = |mirror: &str, http: &str| {

@@ -85,6 +85,9 @@ pub(super) fn rename_references(item: &mut Item, old: &str, to: &str, depth: usi
                 let _ = merge_value(item, &to.into(), 0);
             }
             "groups" => {
+                for item in each_item(item) {
+                    rename_references(item, old, to, below);
+                }
                 let _ = rename_key(item, old, to);
             }
             "sni" | "models" => {

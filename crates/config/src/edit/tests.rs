@@ -334,7 +334,7 @@ fn a_name_changes_in_its_place_and_wherever_the_group_is_meant() {
     let text = file(
         "[rule.shop]\n",
         "[rule.shop]\nsni = { \"a.b\" = \"web\" }\n",
-    ) + "[[rule.shop.routes]]\ngroups = { web = 1, pictures = 2 }\nheaders = { group = \"web\" }\n\
+    ) + "[[rule.shop.routes]]\ngroups = { web = 1, pictures = { weight = 2, mirror = [{ group = \"web\" }], request_fields = { set = { group = \"web\" } } } }\nheaders = { group = \"web\" }\n\
            mirror = { group = \"web\" }\nmodels = { web = \"web\", \"b*\" = [\"pictures\", \"web\"] }\n\
            [rule.models]\ngroup = \"web\"\n[rule.models.http.models]\nx = \"web\"\n[cluster.c]\ngroup = \"web\"\n";
     let expected = text
@@ -342,6 +342,7 @@ fn a_name_changes_in_its_place_and_wherever_the_group_is_meant() {
         .replace("group = \"web\"\n", "group = \"shop\"\n")
         .replace("\"a.b\" = \"web\"", "\"a.b\" = \"shop\"")
         .replace("{ web = 1", "{ shop = 1")
+        .replace("[{ group = \"web\" }]", "[{ group = \"shop\" }]")
         .replace("mirror = { group = \"web\"", "mirror = { group = \"shop\"")
         .replace("{ web = \"web\"", "{ web = \"shop\"")
         .replace("\"pictures\", \"web\"", "\"pictures\", \"shop\"")

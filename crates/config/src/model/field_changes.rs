@@ -50,7 +50,7 @@ impl FieldChanges {
 
     /// Returns the changes of `base` and these; where two are about one field, these count. What both add, is
     /// added twice.
-    pub(crate) fn layer_over(&self, base: &FieldChanges) -> FieldChanges {
+    pub fn layer_over(&self, base: &FieldChanges) -> FieldChanges {
         let mut merged = base.clone();
         merged.set.retain(|name, _| !self.takes_out(name));
         merged.add.retain(|name, _| !self.takes_out(name));

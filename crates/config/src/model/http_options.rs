@@ -5,7 +5,7 @@ use std::time::Duration;
 use evenkeel_core::key;
 
 use super::hedge::Hedge;
-use super::mirror::Mirror;
+use super::mirror::Mirrors;
 use super::model_aliases::ModelAliases;
 use super::models::Models;
 use super::protocol::MemberProtocol;
@@ -119,8 +119,9 @@ section! {
         abort_on_close: bool = false; "true",
         /// Requests to a [second member](routing.md#hedging) when the first takes long: a table, see below.
         hedge: Option<Hedge> = None; r#"{ after = "50ms" }"#,
-        /// Second group which gets [copies](routing.md#mirroring) of the requests: a table, see below.
-        mirror: Option<Mirror> = None; r#"{ group = "canary", percent = 10 }"#,
+        /// Second group which gets [copies](routing.md#mirroring) of the requests: a table, see below, or a
+        /// list of up to 8 tables for several groups.
+        mirror: Option<Mirrors> = None; r#"{ group = "canary", percent = 10 }"#,
         /// Groups by the [name of the model](inference.md#models-by-name) in the JSON body of a request: a name, or the
         /// beginning of a name with `*` behind it, and a group. A whole name comes before beginnings, and a longer
         /// beginning before a shorter one. Write a list of groups to use the first group with a working member.

@@ -78,5 +78,6 @@ pub(crate) mod timeouts;
 pub(crate) mod tls;
 pub(crate) mod tracing;
 pub(crate) mod udp;
+pub(crate) mod weights;
 pub(crate) mod xds;
 pub(crate) mod zones;

@@ -11,13 +11,14 @@ use super::field_changes::{CHANGES, FieldChanges};
 use super::fixed_answer::{ANSWER, FixedAnswer};
 use super::hedge::Hedge;
 use super::limits::RequestLimit;
-use super::mirror::Mirror;
+use super::mirror::{Mirror, Mirrors};
 use super::model_aliases::ModelAliases;
 use super::models::Models;
 use super::responses::{RESPONSES, Responses};
-use super::route_values::{MaxBody, Patterns, Status, Weights};
+use super::route_values::{MaxBody, PREFIX, Patterns, Status};
 use super::timeouts::Timeouts;
 use super::tls::DEEP_NAMES;
+use super::weights::{GROUP_SHARE, GroupShare, Weights};
 use crate::routing::path::{self, MAX_SEGMENT};
 use crate::routing::template::Template;
 use crate::routing::{Conditions, Index};
@@ -74,7 +75,8 @@ section! {
         group: String = String::new(); r#""api""#,
         /// Several groups, each with a weight: the group of a request is drawn. A client with a binding to a
         /// member of one of the groups stays there. Use weights to try a new version with a few of your
-        /// clients.
+        /// clients. In place of a weight you can write a table with the weight, and actions for the requests
+        /// of this group alone, see below.
         groups: Weights = Weights::default(); r#"{ stable = 95, canary = 5 }"#,
         /// Address of a redirect, which is the answer to the requests. In the address you can use `{scheme}`,
         /// `{host}` (without the port), `{port}` (with the colon, or nothing), `{path}`, `{query}` (with the
@@ -115,9 +117,9 @@ section! {
         /// Priority of the requests when they [wait for a member](overload.md), instead of the rule's, the
         /// client's and the field's. The highest number goes first.
         priority: Option<u16> [Number(0.0, 7.0, "")] = None; "6",
-        /// Second group which gets copies of the requests: a table as in the rule's `http`, and instead of the
-        /// rule's.
-        mirror: Option<Mirror> = None; r#"{ group = "canary", percent = 10 }"#,
+        /// Second group which gets copies of the requests: a table, or a list of tables, as in the rule's
+        /// `http`, and instead of the rule's. With `[]` no request is copied.
+        mirror: Option<Mirrors> = None; r#"{ group = "canary", percent = 10 }"#,
         /// Groups by the name of the model in the body: a table as in the rule's `http`, and instead of the
         /// rule's. With `{}` no body is read for a name.
         models: Option<Models> = None; r#"{ "llama-*" = "big" }"#,
@@ -161,14 +163,6 @@ const PATH: Texts = (
             && is_short
             && !(text != plain && plain.ends_with('/'))
             && plain.bytes().all(is_plain)
-    },
-);
-
-const PREFIX: Texts = (
-    r#"a path that begins with "/", without a query, "//" and "." or ".." as a segment"#,
-    |text| {
-        let is_plain = |byte: u8| byte > b' ' && byte < 0x7f && !b"?#".contains(&byte);
-        path::check_path(text).is_ok() && text.bytes().all(is_plain)
     },
 );
 
@@ -280,16 +274,23 @@ impl Route {
     /// The names of its groups; none if it is the rule's, or if there is none.
     pub fn group_names(&self) -> impl Iterator<Item = &str> {
         let one = Some(self.group.as_str()).filter(|group| !group.is_empty());
-        let several = self.groups.0.iter().map(|(group, _)| group.as_str());
+        let several = self.groups.0.iter().map(|share| share.name.as_str());
         one.into_iter().chain(several)
     }
 
-    /// Returns the copies of the route's requests, in a rule with the copies `rule`.
-    pub fn mirror_in_rule<'a>(&'a self, rule: Option<&'a Mirror>) -> Option<&'a Mirror> {
-        self.mirror
-            .as_ref()
-            .or(rule)
-            .filter(|_| !self.answers_itself())
+    /// Returns the mirrors of the route's requests, in a rule with the mirrors `rule`. Groups of the route may have
+    /// further mirrors.
+    pub fn mirrors_in_rule<'a>(&'a self, rule: Option<&'a Mirrors>) -> &'a [Mirror] {
+        let mirrors = self.mirror.as_ref().or(rule);
+        let mirrors = mirrors.filter(|_| !self.answers_itself());
+        mirrors.map_or(&[], |mirrors| &mirrors.0)
+    }
+
+    /// Returns all mirrors that the route names, those of its groups too.
+    pub fn named_mirrors(&self) -> impl Iterator<Item = &Mirror> {
+        let of_groups = self.groups.0.iter().flat_map(|share| &share.mirror);
+        let all = self.mirror.iter().chain(of_groups);
+        all.flat_map(|mirrors| &mirrors.0)
     }
 
     /// Returns the groups by models for the route's requests, in a rule with the groups `rule`.
@@ -328,7 +329,7 @@ impl Route {
 }
 
 /// Reference of the tables.
-pub(crate) fn describe_tables() -> [TableDoc; 3] {
+pub(crate) fn describe_tables() -> [TableDoc; 4] {
     let route = "Routes: special treatment of some requests of a rule with `protocol = \"http\"`, \
                  see [routing](routing.md). Routes are tried in file order; the first route whose \
                  conditions all match handles the request. Requests without a matching route go to \
@@ -341,6 +342,12 @@ pub(crate) fn describe_tables() -> [TableDoc; 3] {
                 describe_keys(ROUTE, Route::default()),
                 describe_keys(RESPONSES, Responses::default()),
             ],
+        ),
+        TableDoc::new(
+            "[rule.NAME.routes.groups.GROUP]",
+            "A group in `groups` of a route, with actions for the requests that go to the group. The actions are \
+             done in addition to the route's; if both change the same field, or the path, the group's count.",
+            [describe_keys(GROUP_SHARE, GroupShare::default())],
         ),
         TableDoc::new(
             "[rule.NAME.routes.answer]",

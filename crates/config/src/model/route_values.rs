@@ -1,14 +1,23 @@
-//! Values of the keys of routes: patterns, weights, statuses and sizes of bodies.
+//! Values of the keys of routes: patterns, statuses and sizes of bodies.
 
 use std::collections::BTreeMap;
 
 use toml::de::DeValue;
 
 use super::field_changes::VALUE;
-use crate::routing::Pattern;
+use crate::routing::{Pattern, path};
 use crate::schema::document::{Item, entries};
-use crate::schema::field::{Blank, Element, Field, Limits, WRONG_TYPE, blank, read_one};
+use crate::schema::field::{Blank, Element, Field, Limits, Texts, WRONG_TYPE, blank};
 use crate::schema::report::Report;
+
+/// A path, or the prefix of a path, that replaces another one.
+pub(super) const PREFIX: Texts = (
+    r#"a path that begins with "/", without a query, "//" and "." or ".." as a segment"#,
+    |text| {
+        let is_plain = |byte: u8| byte > b' ' && byte < 0x7f && !b"?#".contains(&byte);
+        path::check_path(text).is_ok() && text.bytes().all(is_plain)
+    },
+);
 
 /// Conditions on values by their names.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -47,33 +56,6 @@ impl Field for Patterns {
     fn allowed(&self, _: &Limits) -> String {
         "a table of names, each with a value, the beginning of a value with \"*\" behind it, or false"
             .into()
-    }
-}
-
-/// Groups with their weights.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Weights(pub Vec<(String, u32)>);
-
-const WEIGHT: Limits = Limits::Number(0.0, 1_000_000.0, "parts");
-
-impl Field for Weights {
-    fn read(&mut self, item: &Item<'_>, limits: &Limits, report: &mut Report<'_>) {
-        let DeValue::Table(table) = item.value else {
-            return report.wrong(item, WRONG_TYPE, self.allowed(limits));
-        };
-        let before = report.problem_count();
-        for entry in entries(&item.path, table) {
-            let weight = read_one(&entry.item, &WEIGHT, report);
-            self.0
-                .extend(weight.map(|weight: u32| (entry.name.to_owned(), weight)));
-        }
-        if report.problem_count() == before && self.0.iter().all(|(_, weight)| *weight == 0) {
-            report.wrong(item, "no group has a weight above 0", self.allowed(limits));
-        }
-    }
-
-    fn allowed(&self, _: &Limits) -> String {
-        "a table of names of groups, each with a whole number from 0 to 1000000".into()
     }
 }
 

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use super::auth::Auth;
 use super::group_name::unknown_group;
 use super::limits::RequestLimit;
+use super::model_aliases::ModelAliases;
 use super::models::Models;
 use super::route::{ROUTE, Route, Routes};
 use crate::routing::path::WHOLE_PATH;
@@ -27,6 +28,10 @@ pub(crate) struct RuleFacts<'a> {
     pub(crate) trusts_forwarded: bool,
     /// Group of the requests without another group.
     pub(crate) group: &'a str,
+    /// Groups of the rule by models.
+    pub(crate) models: &'a Models,
+    /// Aliases of models of the rule.
+    pub(crate) model_aliases: &'a ModelAliases,
 }
 
 /// Reads the routes of a rule. `labels` are those of its limits of requests.
@@ -127,15 +132,16 @@ fn check_groups(
             unknown_group(table, key, name, shared, report);
         }
     }
-    if let Some(mirror) = &route.mirror {
+    if let Some(mirrors) = &route.mirror {
         let primary = match (route.group.as_str(), route.groups.0.as_slice()) {
             ("", []) => Some(rule.group),
-            ("", [(only, _)]) => Some(only.as_str()),
+            ("", [only]) => Some(only.name.as_str()),
             ("", _) => None,
             (group, _) => Some(group),
         };
-        mirror.check_group((rule.name, primary), table, shared, report);
+        mirrors.check_groups((rule.name, primary), table, shared, report);
     }
+    check_shares(route, rule, table, shared, report);
     if let Some(models) = &route.models {
         models.check_groups(rule.name, table, shared, report);
         if let Some(aliases) = &route.model_aliases {
@@ -144,6 +150,37 @@ fn check_groups(
     }
     if let Some(auth) = route.auth.or_rule(None) {
         auth.check_group(rule.name, table, shared, report);
+    }
+}
+
+/// Checks the mirrors of the groups that have weights, and refuses actions of groups beside `models`.
+fn check_shares(
+    route: &Route,
+    rule: &RuleFacts<'_>,
+    table: &Table<'_>,
+    shared: &HashMap<String, Span>,
+    report: &mut Report<'_>,
+) {
+    let mut shares = route.groups.0.iter();
+    for share in shares.clone() {
+        let groups = table.inner_table("groups");
+        let own = groups.and_then(|groups| groups.inner_table(&share.name));
+        if let (Some(mirrors), Some(own)) = (&share.mirror, own) {
+            let of_rule = (rule.name, Some(&*share.name));
+            mirrors.check_groups(of_rule, &own, shared, report);
+        }
+    }
+    let models = route.models_in_rule(rule.models);
+    let aliases = route.aliases_in_rule(rule.model_aliases);
+    if (models.is_some() || aliases.is_some())
+        && let Some(share) = shares.find(|share| share.has_actions())
+    {
+        let message = format!(
+            "{:?} has actions, and the model that a request names decides on the group: set `models = {{}}` and \
+             `model_aliases = {{}}`, or move the actions to the route",
+            share.name
+        );
+        table.report_problem("groups", message, report);
     }
 }
 
@@ -279,7 +316,38 @@ fn check_redirect(
     route.location = Some(template);
 }
 
+/// Returns the number of segments of the prefixes in `path`, which all have as many.
+fn prefix_depth(path: &[String]) -> Option<usize> {
+    let mut depths = path.iter().map(|path| depth(path));
+    let first = depths.next().flatten()?;
+    depths.all(|other| other == Some(first)).then_some(first)
+}
+
+/// Problem of a prefix that is not the route's.
+const NEEDS_PREFIX: &str =
+    "needs `path` with prefixes only, as in \"/api/*\", of as many segments each";
+
+/// Notes how much of the path is rewritten for the groups that rewrite paths.
+fn check_share_rewrites(route: &mut Route, table: &Table<'_>, report: &mut Report<'_>) {
+    let depth = prefix_depth(&route.path);
+    for share in &mut route.groups.0 {
+        if share.rewrite_path.is_some() {
+            share.depth = WHOLE_PATH;
+        } else if share.rewrite_prefix.is_some() {
+            match (depth, table.inner_table("groups")) {
+                (Some(depth), _) => share.depth = depth,
+                (None, Some(groups)) => match groups.inner_table(&share.name) {
+                    Some(own) => own.report_problem("rewrite_prefix", NEEDS_PREFIX, report),
+                    None => groups.report_problem(&share.name, NEEDS_PREFIX, report),
+                },
+                (None, None) => table.report_problem("groups", NEEDS_PREFIX, report),
+            }
+        }
+    }
+}
+
 fn check_rewrite(route: &mut Route, table: &Table<'_>, report: &mut Report<'_>) {
+    check_share_rewrites(route, table, report);
     if route.rewrite_path.is_some() {
         if route.rewrite_prefix.is_some() {
             let message =
@@ -301,13 +369,12 @@ fn check_rewrite(route: &mut Route, table: &Table<'_>, report: &mut Report<'_>) 
     {
         "has no effect, as the redirect has no {path}"
     } else {
-        let mut depths = route.path.iter().map(|path| depth(path));
-        match depths.next().flatten() {
-            Some(first) if depths.all(|other| other == Some(first)) => {
-                route.depth = first;
+        match prefix_depth(&route.path) {
+            Some(depth) => {
+                route.depth = depth;
                 return;
             }
-            _ => "needs `path` with prefixes only, as in \"/api/*\", of as many segments each",
+            None => NEEDS_PREFIX,
         }
     };
     table.report_problem("rewrite_prefix", message, report);
@@ -315,7 +382,7 @@ fn check_rewrite(route: &mut Route, table: &Table<'_>, report: &mut Report<'_>) 
 
 /// Returns the names of all groups that a route names, some of them perhaps several times.
 pub(super) fn list_groups(route: &Route) -> impl Iterator<Item = &str> {
-    let mirror = route.mirror.iter().map(|mirror| mirror.group.as_str());
+    let mirror = route.named_mirrors().map(|mirror| mirror.group.as_str());
     let asked = route.auth.or_rule(None).and_then(Auth::asked_group);
     let by_model = route.models.iter().flat_map(Models::group_names);
     let by_model = by_model.map(String::as_str);

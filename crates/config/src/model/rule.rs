@@ -172,9 +172,9 @@ impl Rule {
     /// The names of the groups that get copies of requests.
     pub fn mirror_groups(&self) -> impl Iterator<Item = &String> {
         let of_routes = self.routes.list().iter();
-        let of_routes = of_routes.filter_map(|route| route.mirror.as_ref());
-        let all = self.http.mirror.iter().chain(of_routes);
-        all.map(|mirror| &mirror.group)
+        let of_routes = of_routes.flat_map(|route| route.named_mirrors());
+        let of_rule = self.http.mirror.iter().flat_map(|mirrors| &mirrors.0);
+        of_rule.chain(of_routes).map(|mirror| &mirror.group)
     }
 
     /// The names of the groups that are asked whether requests may pass.

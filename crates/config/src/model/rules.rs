@@ -93,6 +93,8 @@ pub(crate) fn read(
         has_tls: rule.tls.is_some(),
         trusts_forwarded: rule.http.trust_forwarded,
         group: &rule.group,
+        models: &rule.http.models,
+        model_aliases: &rule.http.model_aliases,
     };
     rule.routes = match parts {
         Some(parts) => parts.read_routes(&facts, shared),
@@ -132,14 +134,14 @@ fn check_other_groups(
     report: &mut Report<'_>,
 ) {
     let is_http = rule.protocol == Protocol::Http;
-    if let Some(mirror) = &rule.http.mirror {
+    if let Some(mirrors) = &rule.http.mirror {
         let of_rule = (&*rule.name, Some(&*rule.group));
         match table.read_table("http", report) {
             Some(http) if http.has_key("mirror") => {
-                mirror.check_group(of_rule, &http, shared, report);
+                mirrors.check_groups(of_rule, &http, shared, report);
             }
-            // It comes from the defaults.
-            _ if is_http => mirror.check_group(of_rule, table, shared, report),
+            // They come from the defaults.
+            _ if is_http => mirrors.check_groups(of_rule, table, shared, report),
             _ => {}
         }
     }

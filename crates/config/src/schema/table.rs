@@ -231,6 +231,25 @@ impl<'d> Table<'d> {
         inner.is_some_and(|inner| inner.has_key(key))
     }
 
+    /// Returns the table at `key`, if a table stands there.
+    pub(crate) fn inner_table(&self, key: &str) -> Option<Table<'d>> {
+        Table::from_item(&self.entry(key)?.item)
+    }
+
+    /// Returns the tables of the list at `key`; none if something else stands there.
+    pub(crate) fn inner_tables(&self, key: &str) -> Vec<Table<'d>> {
+        let Some(entry) = self.entry(key) else {
+            return Vec::new();
+        };
+        match entry.item.value {
+            DeValue::Array(list) => {
+                let items = entry.item.elements(list);
+                items.filter_map(|item| Table::from_item(&item)).collect()
+            }
+            _ => Vec::new(),
+        }
+    }
+
     /// Reports every key that was not read: there is no such key.
     pub(crate) fn report_unread(self, report: &mut Report<'_>) {
         for entry in &self.entries {

@@ -1,6 +1,6 @@
 //! Targets of routes: services and pools, which become groups.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use evenkeel_config::ServicePort;
@@ -9,8 +9,7 @@ use super::conditions::Refusal;
 use super::grants::is_granted;
 use super::group_policies::{GroupTuning, Layer};
 use super::objects::{
-    self, BackendRef, GROUP, INFERENCE_GROUP, Kind, ObjectName, Objects, Reference,
-    SessionPersistence,
+    self, GROUP, INFERENCE_GROUP, Kind, ObjectName, Objects, Reference, SessionPersistence,
 };
 use super::policies::Policies;
 use super::pools;
@@ -103,7 +102,7 @@ impl Binding {
     }
 
     /// Returns the binding to one of several targets of a rule: each target has a cookie of its own.
-    fn of_several(&self, target: &Reference) -> Self {
+    pub(super) fn of_several(&self, target: &Reference) -> Self {
         let port = target.port.unwrap_or_default();
         let name = |cookie: &String| format!("{cookie}-{}-{port}", target.name);
         Binding {
@@ -592,44 +591,6 @@ impl Referrer<'_> {
             _ if self.kind == Kind::GrpcRoute => Protocol::Http2,
             _ => Protocol::Plain,
         })
-    }
-
-    /// Returns the groups of targets with their weights, and the reason why some targets cannot be used. Without a
-    /// group that has a weight all requests fail.
-    pub(crate) fn find_groups(
-        self,
-        targets: &[BackendRef],
-        binding: Option<&Binding>,
-        groups: &mut Groups,
-    ) -> (Vec<(String, u32)>, Option<Refusal>) {
-        const MOST: u32 = 1_000_000;
-        let mut found: BTreeMap<String, u32> = BTreeMap::new();
-        let (mut refusal, mut failing) = (None, 0_u32);
-        for target in targets {
-            let weight = target.weight.unwrap_or(1).min(MOST);
-            let binding = binding.map(|binding| match targets.len() {
-                1 => binding.clone(),
-                _ => binding.of_several(&target.target),
-            });
-            match self.find_group(&target.target, binding.as_ref(), groups) {
-                Ok(group) => {
-                    let sum = found.entry(group).or_default();
-                    *sum = sum.saturating_add(weight).min(MOST);
-                }
-                Err(error) => {
-                    failing = failing.saturating_add(weight).min(MOST);
-                    refusal.get_or_insert(error);
-                }
-            }
-        }
-        if found.values().all(|weight| *weight == 0) {
-            return (Vec::new(), refusal);
-        }
-        if failing > 0 {
-            let sum = found.entry(groups.use_nobody()).or_default();
-            *sum = sum.saturating_add(failing).min(MOST);
-        }
-        (found.into_iter().collect(), refusal)
     }
 }
 

@@ -175,6 +175,9 @@ pub fn merge_status(wanted: &Value, current: &Value, controller: &str, now: &str
     if let Some(addresses) = wanted.get("addresses") {
         merged.insert("addresses".into(), addresses.clone());
     }
+    if let Some(features) = wanted.get("supportedFeatures") {
+        merged.insert("supportedFeatures".into(), features.clone());
+    }
     if let Some(balancer) = wanted.get("loadBalancer") {
         merged.insert("loadBalancer".into(), balancer.clone());
     }

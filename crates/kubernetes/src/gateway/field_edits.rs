@@ -1,9 +1,9 @@
-//! Changes of fields by filters, those of a rule and those of its only target.
+//! Changes of fields by filters of rules and of their targets.
 
-use super::objects::{BackendRef, Filter, HeaderModifier, Items};
+use super::objects::{HeaderModifier, Items};
 
 /// Changes of heads.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct FieldEdits {
     /// Changes to requests.
     pub(crate) request: HeaderModifier,
@@ -39,36 +39,13 @@ fn add_changes(first: &mut HeaderModifier, then: &HeaderModifier) {
 }
 
 impl FieldEdits {
-    /// Adds the filters of targets. A rule with a single target has them as filters of its own.
-    ///
-    /// # Errors
-    ///
-    /// The reason why the filters are not supported.
-    pub(crate) fn add_filters(&mut self, targets: &[BackendRef]) -> Result<(), String> {
-        let filters: &[Filter] = match targets {
-            [target] => &target.filters,
-            several if several.iter().all(|target| target.filters.is_empty()) => return Ok(()),
-            _ => {
-                let message = "filters of one of several backendRefs are not supported; make a rule for each \
-                               backendRef, or move the filters to the rule";
-                return Err(message.into());
-            }
-        };
-        for filter in filters {
-            let (changes, edits) = match filter.kind.as_str() {
-                "RequestHeaderModifier" => (&filter.request_header_modifier, &mut self.request),
-                "ResponseHeaderModifier" => (&filter.response_header_modifier, &mut self.response),
-                kind => {
-                    return Err(format!(
-                        "a filter of type {kind} is not supported for a backendRef; move the filter to the rule"
-                    ));
-                }
-            };
-            if let Some(changes) = changes {
-                add_changes(edits, changes);
-            }
+    /// Makes the changes of a target after these, which are those of the target's rule.
+    pub(crate) fn add_edits(&mut self, then: &FieldEdits) {
+        add_changes(&mut self.request, &then.request);
+        add_changes(&mut self.response, &then.response);
+        if then.host.is_some() {
+            self.host.clone_from(&then.host);
         }
-        Ok(())
     }
 }
 

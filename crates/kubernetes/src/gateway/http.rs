@@ -2,14 +2,12 @@
 
 use std::cmp::Reverse;
 
-use super::backends::{Binding, Groups, NOBODY, Referrer, read_duration};
-use super::conditions::Refusal;
-use super::field_edits::FieldEdits;
+use super::backends::{Binding, Groups, Referrer, read_duration};
+use super::filters::{FilterText, escape, write_changes};
 use super::grpc::NO_SERVICE;
-use super::objects::{
-    Cors, Filter, HeaderModifier, HttpMatch, HttpRule, Kind, PathChange, Redirect, ValueMatch,
-};
-use super::text::{is_host, quote, quote_list, quote_table};
+use super::objects::{HttpMatch, HttpRule, Kind, ValueMatch};
+use super::target_filters::{GroupActions, read_target_filters};
+use super::text::{quote, quote_table};
 
 /// Longest time limit of the configuration, in milliseconds.
 const DAY: u64 = 86_400_000;
@@ -40,22 +38,10 @@ pub(crate) struct Conditions {
 pub(crate) struct RuleText {
     /// Conditions, of which one must hold.
     pub(crate) conditions: Vec<Conditions>,
-    /// Lines of the actions, but for a redirect.
-    lines: Vec<String>,
-    redirect: Option<Redirect>,
-    /// True if the path is rewritten for members.
-    rewrites: bool,
-    /// True if the prefix of the path is rewritten.
-    rewrites_prefix: bool,
-    /// Reason why some targets cannot be used.
-    pub(crate) references: Option<Refusal>,
+    /// Actions, but for a redirect.
+    pub(crate) actions: FilterText,
     /// Names of the groups of the targets.
     pub(crate) groups: Vec<String>,
-}
-
-/// Escapes braces, so that a brace of the configuration's text is a brace.
-fn escape(text: &str) -> String {
-    text.replace('{', "{{")
 }
 
 /// Writes the conditions on fields or parameters; of several of one name the first counts.
@@ -149,73 +135,6 @@ impl Conditions {
     }
 }
 
-/// Writes changes of fields. `host` is a host name for requests to members.
-fn write_changes(changes: &HeaderModifier, host: Option<&str>) -> Option<String> {
-    let mut parts: Vec<String> = Vec::new();
-    let mut table = |key: &str, fields: Vec<(&str, &str)>| {
-        let mut once: Vec<(&str, String)> = Vec::new();
-        for (name, value) in fields {
-            let mut known = once.iter();
-            if !known.any(|(known, _)| known.eq_ignore_ascii_case(name)) {
-                once.push((name, quote(&escape(value))));
-            }
-        }
-        if !once.is_empty() {
-            parts.push(format!("{key} = {}", quote_table(once)));
-        }
-    };
-    let set = changes.set.iter();
-    let set = set.map(|of| (of.name.as_str(), of.value.as_str()));
-    let host = host.map(|host| ("Host", host));
-    table("set", host.into_iter().chain(set).collect());
-    let add = changes.add.iter();
-    let add = add.map(|of| (of.name.as_str(), of.value.as_str()));
-    table("add", add.collect());
-    if !changes.remove.is_empty() {
-        let names = changes.remove.iter().map(String::as_str);
-        parts.push(format!("remove = {}", quote_list(names)));
-    }
-    (!parts.is_empty()).then(|| format!("{{ {} }}", parts.join(", ")))
-}
-
-/// Writes the permissions for pages of other origins.
-fn write_cors(cors: &Cors) -> String {
-    let mut parts = Vec::new();
-    for (key, list) in [
-        ("allow_origins", &cors.allow_origins),
-        ("allow_methods", &cors.allow_methods),
-        ("allow_headers", &cors.allow_headers),
-        ("expose_headers", &cors.expose_headers),
-    ] {
-        if !list.is_empty() {
-            let names = list.iter().map(String::as_str);
-            parts.push(format!("{key} = {}", quote_list(names)));
-        }
-    }
-    if cors.allow_credentials == Some(true) {
-        parts.push("allow_credentials = true".into());
-    }
-    // The specification's default.
-    parts.push(format!("max_age = \"{}s\"", cors.max_age.unwrap_or(5)));
-    format!("{{ {} }}", parts.join(", "))
-}
-
-/// Returns the new prefix of a path; `None` if the whole path is replaced.
-fn read_prefix(change: &PathChange) -> Result<Option<&str>, String> {
-    match change.kind.as_str() {
-        "ReplacePrefixMatch" => Ok(Some(change.replace_prefix_match.as_deref().unwrap_or("/"))),
-        "ReplaceFullPath" => Ok(None),
-        kind => Err(format!("a change of paths of type {kind} is not supported")),
-    }
-}
-
-/// Writes a prefix as the configuration wants one.
-fn write_prefix(prefix: &str) -> String {
-    let plain = prefix.trim_end_matches('/');
-    let plain = if plain.is_empty() { "/" } else { plain };
-    format!("rewrite_prefix = {}", quote(plain))
-}
-
 impl RuleText {
     /// Translates a rule.
     ///
@@ -236,36 +155,42 @@ impl RuleText {
         for of in matches {
             text.conditions.push(Conditions::read(of)?);
         }
-        let mut edits = FieldEdits::default();
-        for filter in rule.filters.iter() {
-            text.read_filter(filter, referrer, groups, &mut edits)?;
+        text.actions = FilterText::read(&rule.filters, referrer, groups)?;
+        if text.actions.redirect.is_none()
+            && let [only] = &*rule.backend_refs
+        {
+            let own = read_target_filters(&only.filters, referrer, groups)?;
+            text.actions.add_actions(own)?;
         }
-        if text.redirect.is_none() {
-            edits.add_filters(&rule.backend_refs)?;
-        }
-        let changes = write_changes(&edits.response, None);
+        let changes = write_changes(&text.actions.edits.response, None);
         let changes = changes.map(|changes| format!("response_fields = {changes}"));
-        text.lines.extend(changes);
-        if text.redirect.is_some() {
-            if edits.host.is_some() || text.rewrites {
+        text.actions.lines.extend(changes);
+        if text.actions.redirect.is_some() {
+            if text.actions.edits.host.is_some() || text.actions.rewrites {
                 let message = "RequestRedirect and URLRewrite exclude each other; remove a filter";
                 return Err(message.into());
             }
-            text.read_redirect_path()?;
+            text.actions.read_redirect_path()?;
             return text.check_prefix();
         }
+        let edits = &text.actions.edits;
         let changes = write_changes(&edits.request, edits.host.as_deref());
         let binding = rule.session_persistence.as_ref();
         let binding = binding.map(Binding::read).transpose()?;
-        let (targets, references) =
-            referrer.find_groups(&rule.backend_refs, binding.as_ref(), groups);
-        text.references = text.references.take().or(references);
+        let mut found = referrer.find_groups(&rule.backend_refs, binding.as_ref(), groups);
+        let actions = match &*rule.backend_refs {
+            [_] => GroupActions::default(),
+            several => GroupActions::read(several, &found, referrer, groups, &mut text.actions)?,
+        };
+        text.actions.references = text.actions.references.take().or(found.refusal.take());
+        let targets = found.weights;
         text.groups = targets.iter().map(|(group, _)| group.clone()).collect();
         if targets.is_empty() {
             // A route that answers by itself has no other actions.
-            text.rewrites_prefix = false;
+            text.actions.rewrites_prefix = false;
             let kept = ["response_fields", "cors"];
-            text.lines
+            text.actions
+                .lines
                 .retain(|line| kept.iter().any(|key| line.starts_with(key)));
             // Calls fail with UNAVAILABLE, as the specification demands.
             let status = if referrer.kind == Kind::GrpcRoute {
@@ -273,105 +198,28 @@ impl RuleText {
             } else {
                 500
             };
-            text.lines.push(format!("answer = {{ status = {status} }}"));
+            text.actions
+                .lines
+                .push(format!("answer = {{ status = {status} }}"));
             return Ok(text);
         }
         let changes = changes.map(|changes| format!("request_fields = {changes}"));
-        text.lines.extend(changes);
-        text.lines.push(match targets.as_slice() {
-            [(group, _)] => format!("group = {}", quote(group)),
+        text.actions.lines.extend(changes);
+        text.actions.lines.extend(text.actions.write_mirrors());
+        text.actions.lines.push(match targets.as_slice() {
+            [(group, weight)] if actions.write_share(group, *weight) == weight.to_string() => {
+                format!("group = {}", quote(group))
+            }
             several => {
-                let weights = several.iter();
-                let weights = weights.map(|(group, weight)| (group.as_str(), weight.to_string()));
-                format!("groups = {}", quote_table(weights))
+                let shares = several.iter();
+                let shares =
+                    shares.map(|(group, weight)| (&**group, actions.write_share(group, *weight)));
+                format!("groups = {}", quote_table(shares))
             }
         });
         let has_engines = text.groups.iter().any(|name| groups.is_pool(name));
         text.read_limits(rule, has_engines)?;
         text.check_prefix()
-    }
-
-    fn read_filter(
-        &mut self,
-        filter: &Filter,
-        referrer: Referrer<'_>,
-        groups: &mut Groups,
-        edits: &mut FieldEdits,
-    ) -> Result<(), String> {
-        match filter.kind.as_str() {
-            "RequestHeaderModifier" => {
-                edits.request = filter.request_header_modifier.clone().unwrap_or_default();
-            }
-            "ResponseHeaderModifier" => {
-                edits.response = filter.response_header_modifier.clone().unwrap_or_default();
-            }
-            "RequestRedirect" => {
-                self.redirect = Some(filter.request_redirect.clone().unwrap_or_default());
-            }
-            "URLRewrite" => {
-                let rewrite = filter.url_rewrite.clone().unwrap_or_default();
-                edits.host = rewrite.hostname;
-                if let Some(wrong) = edits.host.as_deref().filter(|host| !is_host(host)) {
-                    return Err(format!("hostname {wrong:?} is no host name; change it"));
-                }
-                if let Some(path) = &rewrite.path {
-                    self.rewrites = true;
-                    let line = match read_prefix(path)? {
-                        Some(prefix) => {
-                            self.rewrites_prefix = true;
-                            write_prefix(prefix)
-                        }
-                        None => {
-                            let path = path.replace_full_path.as_deref();
-                            format!("rewrite_path = {}", quote(path.unwrap_or("/")))
-                        }
-                    };
-                    self.lines.push(line);
-                }
-            }
-            "RequestMirror" => self.read_mirror(filter, referrer, groups)?,
-            "CORS" => {
-                let cors = filter.cors.clone().unwrap_or_default();
-                self.lines.push(format!("cors = {}", write_cors(&cors)));
-            }
-            kind => {
-                return Err(format!(
-                    "a filter of type {kind} is not supported; remove the filter"
-                ));
-            }
-        }
-        Ok(())
-    }
-
-    fn read_mirror(
-        &mut self,
-        filter: &Filter,
-        referrer: Referrer<'_>,
-        groups: &mut Groups,
-    ) -> Result<(), String> {
-        if self.lines.iter().any(|line| line.starts_with("mirror")) {
-            return Err("more than one RequestMirror is not supported; remove a filter".into());
-        }
-        let mirror = filter.request_mirror.clone().unwrap_or_default();
-        let percent = match (&mirror.percent, &mirror.fraction) {
-            (Some(percent), _) => f64::from(*percent),
-            (None, Some(of)) => {
-                let all = of.denominator.unwrap_or(100).max(1);
-                f64::from(of.numerator) * 100.0 / f64::from(all)
-            }
-            (None, None) => 100.0,
-        };
-        match referrer.find_group(&mirror.backend_ref, None, groups) {
-            // Certificates of the members cannot be verified.
-            Ok(group) if group == NOBODY => {}
-            Ok(group) => self.lines.push(format!(
-                "mirror = {{ group = {}, percent = {:?} }}",
-                quote(&group),
-                percent.clamp(0.0, 100.0)
-            )),
-            Err(refusal) => self.references = Some(refusal),
-        }
-        Ok(())
     }
 
     fn read_limits(&mut self, rule: &HttpRule, has_engines: bool) -> Result<(), String> {
@@ -387,7 +235,7 @@ impl RuleText {
         }
         let shortest = shortest.or(has_engines.then_some(ENGINE_TIMEOUT));
         let limit = shortest.map(|millis| format!("response_timeout = \"{millis}ms\""));
-        self.lines.extend(limit);
+        self.actions.lines.extend(limit);
         let Some(retry) = &rule.retry else {
             return Ok(());
         };
@@ -396,30 +244,20 @@ impl RuleText {
         }
         let attempts = retry.attempts.map(|attempts| attempts.min(10));
         let attempts = attempts.map(|attempts| format!("retries = {attempts}"));
-        self.lines.extend(attempts);
+        self.actions.lines.extend(attempts);
         if !retry.codes.is_empty() {
             let codes: Vec<String> = retry.codes.iter().map(u16::to_string).collect();
             let codes = codes.join(", ");
-            self.lines.push(format!("retry_statuses = [{codes}]"));
+            self.actions
+                .lines
+                .push(format!("retry_statuses = [{codes}]"));
         }
-        Ok(())
-    }
-
-    /// Reads the change of the path of a redirect.
-    fn read_redirect_path(&mut self) -> Result<(), String> {
-        let path = self.redirect.as_ref().and_then(|of| of.path.as_ref());
-        if let Some(prefix) = path.map(read_prefix).transpose()?.flatten() {
-            let line = write_prefix(prefix);
-            self.lines.push(line);
-            self.rewrites_prefix = true;
-        }
-        self.lines.retain(|line| !line.starts_with("mirror"));
         Ok(())
     }
 
     /// Checks that a prefix which is rewritten is the condition on the path, and puts the condition there.
     fn check_prefix(mut self) -> Result<Self, String> {
-        if self.rewrites_prefix {
+        if self.actions.rewrites_prefix {
             for of in &mut self.conditions {
                 if !of.is_prefix {
                     let message =
@@ -435,9 +273,9 @@ impl RuleText {
     }
 
     /// Returns the lines of the actions at a listener with this scheme and port.
-    pub(crate) fn actions(&self, scheme: &str, port: u16) -> Vec<String> {
-        let mut lines = self.lines.clone();
-        let Some(redirect) = &self.redirect else {
+    pub(crate) fn write_actions(&self, scheme: &str, port: u16) -> Vec<String> {
+        let mut lines = self.actions.lines.clone();
+        let Some(redirect) = &self.actions.redirect else {
             return lines;
         };
         let to_scheme = redirect.scheme.as_deref().unwrap_or(scheme);

@@ -11,13 +11,14 @@
 //! | `attach` | routes and their parents: which listeners take a route, for which host names |
 //! | [`ingress`], `ingress_spec` | Ingresses, with annotations of ingress-nginx |
 //! | `notices`, `events` | reports about objects that cannot be served as they are written, as events |
-//! | `backends`, `pools` | targets of routes: services and InferencePools |
+//! | `backends`, `target_groups`, `pools` | targets of routes: services and InferencePools |
 //! | `policies` | BackendTLSPolicies: TLS to members |
 //! | `group_policies`, `group_policy_spec` | EvenkeelPolicies: settings of groups |
 //! | `grants` | permissions for references between namespaces |
-//! | `http` | rules of HTTPRoute: conditions, filters, groups |
-//! | `field_edits` | changes of fields by filters of rules and targets |
+//! | `http` | rules of HTTPRoute: conditions, actions, groups |
+//! | `filters`, `field_edits`, `target_filters` | actions by filters of rules and of targets |
 //! | `grpc` | GRPCRoute: methods as paths |
+//! | `features` | features of the Gateway API in the status of a GatewayClass |
 //! | [`conditions`] | conditions, statuses, and their comparison with the statuses that objects have |
 //! | `text` | writer of the configuration's text, which knows the owner of each line |
 //! | `world` | objects as far as they are known, and the store of a kind's objects for the watcher |
@@ -41,7 +42,9 @@ mod backends;
 mod control;
 mod election;
 mod events;
+mod features;
 mod field_edits;
+mod filters;
 mod gateway_spec;
 mod grants;
 mod group_facts;
@@ -61,6 +64,8 @@ mod policy_spec;
 mod pools;
 mod reported;
 mod routes;
+mod target_filters;
+mod target_groups;
 #[cfg(test)]
 mod tests;
 mod text;

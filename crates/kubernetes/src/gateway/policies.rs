@@ -11,8 +11,8 @@ use super::grants::is_granted;
 use super::group_policies::GroupPolicies;
 use super::listeners::{Files, SECRETS};
 use super::objects::{
-    GROUP, HttpRule, Kind, Metadata, ObjectName, Objects, PolicyTarget, Reference, ServicePort,
-    TlsPolicy, Validation,
+    GROUP, Kind, Metadata, ObjectName, Objects, PolicyTarget, Reference, ServicePort, TlsPolicy,
+    Validation,
 };
 use super::text::{Owner, hash_of, is_host, quote, quote_list};
 
@@ -352,11 +352,4 @@ impl Policies {
         let gateways = gateways.into_iter().take(MAX_ANCESTORS);
         json!({ "ancestors": list_by_gateway("ancestorRef", gateways, controller, &conditions) })
     }
-}
-
-/// Returns the targets of a rule, those of mirrors too.
-pub(crate) fn list_targets(rule: &HttpRule) -> impl Iterator<Item = &Reference> {
-    let mirrors = { rule.filters.iter() }.filter_map(|of| of.request_mirror.as_ref());
-    let mirrors = mirrors.map(|of| &of.backend_ref);
-    rule.backend_refs.iter().map(|of| &of.target).chain(mirrors)
 }

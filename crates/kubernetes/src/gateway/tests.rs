@@ -23,6 +23,7 @@ mod pools;
 mod rights;
 mod settle;
 mod streams;
+mod target_filters;
 
 fn settings() -> Settings {
     Settings {
@@ -148,7 +149,7 @@ fn routes(translation: &Translation) -> Vec<String> {
         let action = match (&route.redirect, &route.answer) {
             (Some(redirect), _) => format!("{} {redirect}", route.redirect_status),
             (None, Some(answer)) => answer.status.to_string(),
-            (None, None) if route.group.is_empty() => format!("{:?}", route.groups.0),
+            (None, None) if route.group.is_empty() => format!("{:?}", route.groups.list_weights()),
             (None, None) => route.group.clone(),
         };
         let mut shown = vec![
@@ -612,8 +613,10 @@ fn filters_of_the_only_target_are_those_of_the_rule() {
     }
     assert_eq!(parent_conditions(&translation, Kind::HttpRoute, "r"), GOOD);
     for bad in [
-        json!([target, { "name": "canary", "port": 80 }]),
-        json!([with(json!([{ "type": "RequestMirror" }]))]),
+        json!([with(
+            json!([{ "type": "RequestRedirect", "requestRedirect": {} }])
+        )]),
+        json!([with(json!([{ "type": "ExtensionRef" }]))]),
     ] {
         cluster.route("r", json!([]), json!([{ "backendRefs": bad }]));
         assert_eq!(

@@ -14,6 +14,7 @@ use super::addresses::{GatewayAddresses, assign_addresses, refuse_addresses, sho
 use super::attach::{self, Attachment, Parent, RouteFacts, RouteFindings, attach_route};
 use super::backends::{Groups, NOBODY, Names, Referrer};
 use super::conditions::{Condition, Status, list_conditions};
+use super::features::list_features;
 use super::ingress::Notice;
 use super::ingress::listeners::{IngressState, add_listeners};
 use super::listener_sets::{SetName, SetState, list_sets, refuse_set, show_attached, show_set};
@@ -333,15 +334,15 @@ impl<'o> Work<'o> {
             .iter()
             .flat_map(|rule| rule.backend_refs.iter().cloned());
         let backends: Vec<_> = backends.collect();
-        let (groups, references) = referrer.find_groups(&backends, None, &mut self.groups);
-        findings.references = references;
+        let found = referrer.find_groups(&backends, None, &mut self.groups);
+        findings.references = found.refusal;
         let named = backends.iter().map(|of| &of.target);
         let namespace = &metadata.namespace;
         let secured = self
             .policies
             .list_services(named, kind, namespace, self.objects);
         let is_secured = !secured.is_empty();
-        let mut served = groups;
+        let mut served = found.weights;
         served.retain(|(_, weight)| *weight > 0);
         // A target that cannot be used would fail its share of the connections: none is served then.
         let is_failing = served.iter().any(|(name, _)| name == NOBODY);
@@ -428,7 +429,7 @@ impl<'o> Work<'o> {
             self.note_status(
                 Kind::GatewayClass,
                 &class.metadata,
-                json!({ "conditions": conditions }),
+                json!({ "conditions": conditions, "supportedFeatures": list_features() }),
             );
         }
         for (name, pool) in &objects.pools {

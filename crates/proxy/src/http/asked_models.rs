@@ -37,7 +37,7 @@ impl RequestRoute {
     /// Finds the models for which members are asked at `path`, as the route rewrites it.
     #[cold]
     fn find_asked_models(&self, path: &str) -> Option<AskedModels> {
-        let (prefix, rest) = match &self.route().rewrite {
+        let (prefix, rest) = match &self.route().common_actions().rewrite {
             None => ("", path),
             Some((segments, prefix)) => {
                 let rest = rest_after(path, *segments);

@@ -1,5 +1,6 @@
 //! A copy of a message that is made while it is read.
 
+use std::rc::Rc;
 use std::sync::Arc;
 
 use crate::http1::content_edit::{ContentEdit, LengthEdit, replace_body};
@@ -17,8 +18,6 @@ pub(crate) enum CopyRefusal {
 /// A head with another field, and the body behind it as its framing has it.
 #[derive(Debug)]
 pub(crate) struct Copy {
-    /// Hash of the part of the request that the strategy of the group for copies looks at.
-    pub(super) key: Option<u64>,
     bytes: Vec<u8>,
     /// Offset in `bytes` at which the body begins.
     body_at: usize,
@@ -30,8 +29,6 @@ pub(crate) struct Copy {
 /// Copies nothing yet: what to copy.
 #[derive(Debug)]
 pub(crate) struct CopyPlan {
-    /// Hash for the strategy of the group: see [`Copy::key`].
-    pub(super) key: Option<u64>,
     /// Most bytes that the body may have, with its framing.
     pub(super) most: usize,
     pub(super) memory: Arc<Memory>,
@@ -53,7 +50,6 @@ impl CopyPlan {
         bytes.extend_from_slice(line.as_bytes());
         bytes.extend_from_slice(b"\r\n");
         Ok(Copy {
-            key: self.key,
             body_at: bytes.len(),
             bytes,
             most: self.most,
@@ -63,6 +59,21 @@ impl CopyPlan {
 }
 
 impl Copy {
+    /// Number of bytes of the body, with its framing.
+    pub(super) fn body_len(&self) -> usize {
+        self.bytes.len().saturating_sub(self.body_at)
+    }
+
+    /// Bytes of the head and of the body.
+    pub(super) fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    /// Offset at which the body begins.
+    pub(super) fn body_at(&self) -> usize {
+        self.body_at
+    }
+
     /// Adds more of the body.
     pub(super) fn add_body(&mut self, body: &[u8]) -> Result<(), CopyRefusal> {
         let len = self.bytes.len().saturating_add(body.len());
@@ -119,6 +130,15 @@ impl Copy {
     }
 }
 
+/// Returns the bytes that are sent before the buffer: the head, perhaps with a body, or what is shared in its place.
+#[inline]
+pub(super) fn front_bytes<'a>(head: &'a [u8], shared: Option<&'a Rc<Copy>>) -> &'a [u8] {
+    match shared {
+        None => head,
+        Some(shared) => shared.bytes(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -128,7 +148,6 @@ mod tests {
 
     fn begin(most: usize, len: u64, memory: &Arc<Memory>) -> Result<Copy, CopyRefusal> {
         let copy = CopyPlan {
-            key: None,
             most,
             memory: Arc::clone(memory),
         };

@@ -6,9 +6,11 @@ mod copies;
 mod encoding;
 mod kept;
 mod rewriting;
+mod shared;
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
@@ -16,7 +18,7 @@ use evenkeel_http2::Fields;
 use evenkeel_limits::Shortage;
 use tokio::io::AsyncWrite;
 
-use super::copy::{Copy, CopyRefusal};
+use super::copy::{Copy, CopyRefusal, front_bytes};
 use super::encoder::Encoder;
 use super::engine_answer::EngineAnswer;
 use crate::buffer::Buffer;
@@ -113,6 +115,8 @@ pub(crate) struct Flow {
     head: Vec<u8>,
     /// Offset in `head` at which the body begins.
     body_at: usize,
+    /// Head and body in place of `head`, if other messages have them, too.
+    shared: Option<Rc<Copy>>,
     written: usize,
     /// True if the transport has sent on all that it was given.
     flushed: bool,
@@ -179,6 +183,7 @@ impl Flow {
             places: None,
             body_at: head.len(),
             head,
+            shared: None,
             written: 0,
             flushed: true,
             has_begun: false,
@@ -232,9 +237,15 @@ impl Flow {
     /// A message that is all there.
     pub(super) fn of_copy(copy: Copy) -> Self {
         let (head, body_at, charge) = copy.into_parts();
+        Flow::new_whole(head, body_at, Some(charge))
+    }
+
+    /// A message that is all in `head`.
+    fn new_whole(head: Vec<u8>, body_at: usize, charge: Option<Charge>) -> Self {
         Flow {
             head,
             body_at,
+            shared: None,
             written: 0,
             flushed: true,
             has_begun: true,
@@ -247,7 +258,7 @@ impl Flow {
             pipe: None,
             moved: 0,
             encoder: None,
-            _charge: Some(charge),
+            _charge: charge,
             copy: None,
             reports: None,
             keeps: None,
@@ -266,7 +277,7 @@ impl Flow {
 
     /// Marks the message as sent, as somebody else has sent all of it.
     pub(super) fn set_sent(&mut self) {
-        self.written = self.head.len();
+        self.written = front_bytes(&self.head, self.shared.as_ref()).len();
         self.flushed = true;
     }
 
@@ -363,7 +374,8 @@ impl Flow {
 
     fn is_flushed(&self) -> bool {
         let held = self.pipe.as_ref().map_or(0, Pipe::held_bytes);
-        self.written == self.head.len() && self.ready == 0 && held == 0 && self.flushed
+        let front = front_bytes(&self.head, self.shared.as_ref());
+        self.written == front.len() && self.ready == 0 && held == 0 && self.flushed
     }
 
     /// Returns the side that the flow waits for when it has not ended.
@@ -429,6 +441,7 @@ impl Flow {
     pub(crate) fn end_flow(&mut self, worker: &Worker) -> Option<Buffer> {
         worker.buffers.give_head(std::mem::take(&mut self.head));
         self.encoder = None;
+        self.shared = None;
         self.body_at = 0;
         self.written = 0;
         if let Some(pipe) = self.pipe.take() {
@@ -624,7 +637,7 @@ impl Flow {
             self.flushed = false;
         }
         loop {
-            let head = &self.head[self.written..];
+            let head = &front_bytes(&self.head, self.shared.as_ref())[self.written..];
             let body = match &self.buffer {
                 Some(buffer) => &buffer.bytes()[..self.ready],
                 None => &[],
@@ -691,7 +704,6 @@ mod tests {
         // A body that is joined to it.
         flow.head.extend_from_slice(b"abc");
         let mut flow = flow.copy_while_read(CopyPlan {
-            key: None,
             most: 3,
             memory: Arc::clone(&memory),
         });

@@ -132,12 +132,11 @@ impl Client {
         }
         service.hedges.borrow_mut().request(hedge.share);
         let copies = CopyPlan {
-            key: request.key,
             most: JOINED_BYTES,
             memory: Arc::clone(&worker.memory),
         };
         let copy = request.up.copy_message(copies)?;
-        let (key, started) = (copy.key, bound.ticket.started());
+        let (key, started) = (request.key, bound.ticket.started());
         let mut up = Flow::of_copy(copy);
         let mut span = [0; 8];
         if let Some(place) = request.place_of_span() {

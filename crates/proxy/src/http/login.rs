@@ -103,10 +103,11 @@ impl RequestRoute {
         login: Option<&'a Login>,
     ) -> Changes<'a> {
         let route = self.route();
+        let actions = route.actions_at(self.target_place());
         let login = login.zip(route.auth.as_deref());
         let asked = self.asked_models(request);
         let rewritten = || {
-            let (segments, prefix) = route.rewrite.as_ref()?;
+            let (segments, prefix) = actions.rewrite.as_ref()?;
             let rest = path::rest_after(request.path(), *segments);
             Some((join_prefix(prefix, rest), rest, request.query_part()))
         };
@@ -116,7 +117,7 @@ impl RequestRoute {
                 Some(AskedModels::One(_)) => Some((MODELS_PATH, "", request.query_part())),
                 _ => rewritten(),
             },
-            fields: route.request_fields.as_deref(),
+            fields: actions.request_fields.as_deref(),
             user: login
                 .map(|(login, auth)| login.user_for_member(auth))
                 .unwrap_or_default(),

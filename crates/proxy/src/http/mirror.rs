@@ -1,12 +1,14 @@
-//! Mirroring: copies of requests for a second group, whose responses nobody waits for.
+//! Mirroring: copies of requests for other groups, whose responses nobody waits for.
 
 use std::cell::RefCell;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::task::Poll;
 
 use evenkeel_core::group;
 
 use super::client::Client;
+use super::copied::CopyReceiver;
 use super::copy::{Copy, CopyRefusal};
 use super::exchange::Delivered;
 use super::flow::Flow;
@@ -23,29 +25,42 @@ use crate::upstream::Upstream;
 /// Most bytes of a response that are read. Whoever sends more is cut off.
 const MAX_RESPONSE_BYTES: u64 = 1 << 20;
 
-/// A place among the copies that a worker has under way.
-struct Place(Rc<Service>);
+/// A place among the copies for a group that a worker has under way.
+struct Place {
+    service: Rc<Service>,
+    group: Arc<str>,
+}
 
 impl Place {
-    fn take(service: &Rc<Service>, most: u32) -> Option<Self> {
-        let taken = service.mirrored.get();
-        if taken >= most {
+    /// Takes a place for a copy, unless `most` copies for the group are under way.
+    fn take(service: &Rc<Service>, group: &Arc<str>, most: u32) -> Option<Self> {
+        let mut mirrored = service.mirrored.borrow_mut();
+        let taken = mirrored.entry(Arc::clone(group)).or_default();
+        if *taken >= most {
             return None;
         }
-        service.mirrored.set(taken + 1);
-        Some(Place(Rc::clone(service)))
+        *taken += 1;
+        Some(Place {
+            service: Rc::clone(service),
+            group: Arc::clone(group),
+        })
     }
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
-        let taken = self.0.mirrored.get();
-        self.0.mirrored.set(taken.saturating_sub(1));
+        let mut mirrored = self.service.mirrored.borrow_mut();
+        if let Some(taken) = mirrored.get_mut(&self.group) {
+            *taken = taken.saturating_sub(1);
+            if *taken == 0 {
+                mirrored.remove(&self.group);
+            }
+        }
     }
 }
 
 impl Client {
-    /// Sends the copy of the request, if there is to be one and it is whole. `is_over` says that no
+    /// Sends the copies of the request, if there are to be some and the request is whole. `is_over` says that no
     /// more of it comes.
     #[inline]
     pub(super) fn send_mirror(&self, request: &mut Request, is_over: bool) {
@@ -57,23 +72,49 @@ impl Client {
     #[cold]
     fn mirror_copy(&self, request: &mut Request, is_over: bool) {
         let metrics = &self.session.service.metrics;
-        match request.up.take_copy(is_over) {
-            None if is_over => metrics.mirror_incomplete.add(1),
-            None => {}
-            Some(Ok(copy)) => self.send_copy(request, copy),
-            Some(Err(CopyRefusal::TooLarge)) => metrics.mirror_too_large.add(1),
-            Some(Err(CopyRefusal::Exhausted)) => metrics.mirror_exhausted.add(1),
+        let taken = request.up.take_copy(is_over);
+        if taken.is_none() && !is_over {
+            return;
+        }
+        let receivers = request.receivers.take().unwrap_or_default();
+        let count = receivers.len() as u64;
+        match taken {
+            None => metrics.mirror_incomplete.add(count),
+            Some(Ok(copy)) => self.send_copies(request, &receivers, copy),
+            Some(Err(CopyRefusal::TooLarge)) => metrics.mirror_too_large.add(count),
+            Some(Err(CopyRefusal::Exhausted)) => metrics.mirror_exhausted.add(count),
         }
     }
 
-    fn send_copy(&self, request: &Request, copy: Copy) {
+    /// Sends the copy to each receiver. Several have the bytes in common.
+    fn send_copies(&self, request: &Request, receivers: &[CopyReceiver], copy: Copy) {
+        if let [only] = receivers {
+            return self.send_copy(request, only, copy.body_len(), || Flow::of_copy(copy));
+        }
+        let (size, shared) = (copy.body_len(), Rc::new(copy));
+        for receiver in receivers {
+            self.send_copy(request, receiver, size, || Flow::of_shared_copy(&shared));
+        }
+    }
+
+    /// Sends a copy, whose body has `size` bytes, to a receiver.
+    fn send_copy(
+        &self,
+        request: &Request,
+        receiver: &CopyReceiver,
+        size: usize,
+        make_flow: impl FnOnce() -> Flow,
+    ) {
         let (service, worker) = (&self.session.service, &self.session.worker);
         let metrics = &service.metrics;
-        let routed = request.routed.for_mirror();
-        let (Some(routed), Some(mirror)) = (routed, &request.routed.route().mirror) else {
+        let Some((mirror, routed)) = request.routed.mirror_of(receiver) else {
             return;
         };
-        let Some(place) = Place::take(service, mirror.max_concurrent) else {
+        if size > mirror.max_body {
+            return metrics.mirror_too_large.add(1);
+        }
+        let group = routed.target().group.current.load();
+        let Some(place) = Place::take(service, group.name(), mirror.max_concurrent) else {
             return metrics.mirror_busy.add(1);
         };
         if worker.files.are_short() {
@@ -83,7 +124,7 @@ impl Client {
         let session = self.session.for_own_request();
         let asks = group::Request {
             client: session.peer.ip(),
-            key: copy.key,
+            key: receiver.key,
             cost: request.cost,
             ..group::Request::at_time(worker.now())
         };
@@ -94,8 +135,7 @@ impl Client {
             return metrics.mirror_no_member.add(1);
         };
         metrics.mirror_sent.add(1);
-        let key = copy.key;
-        let copied = request.once_more(routed, key, Flow::of_copy(copy), asks.now);
+        let copied = request.once_more(routed, receiver.key, make_flow(), asks.now);
         let client = Client::new(session, Io::Nobody(Nobody), Rc::default());
         tokio::task::spawn_local(client.carry_copy(copied, bound, place));
     }

@@ -7,6 +7,7 @@ mod asked_models;
 mod authentication;
 mod call;
 mod client;
+mod copied;
 mod copy;
 mod encoder;
 mod engine_answer;

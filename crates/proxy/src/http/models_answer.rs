@@ -331,7 +331,6 @@ impl Client {
             return Step::Answered(GroupAnswer::NoMember);
         }
         let copies = CopyPlan {
-            key: None,
             most: JOINED_BYTES,
             memory: Arc::clone(&worker.memory),
         };
@@ -421,7 +420,6 @@ impl Client {
         let status = head.status;
         if status == 200 {
             let copies = CopyPlan {
-                key: None,
                 most: MAX_ANSWER_BYTES,
                 memory: Arc::clone(&self.session.worker.memory),
             };

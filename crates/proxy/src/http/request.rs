@@ -12,6 +12,7 @@ use evenkeel_manager::config::{Coding, HttpOptions};
 use evenkeel_manager::models::AliasedModel;
 
 use super::asked_models::AskedModels;
+use super::copied::{CopyReceiver, PlannedCopies};
 use super::flow::{Flow, KeepPlan};
 use super::login::Login;
 use super::prompt::{self, NamedModel, Prompt};
@@ -88,6 +89,8 @@ pub(super) struct Request {
     pub(super) asked_models: Option<Box<AskedModels>>,
     /// Limit that the request is above, as its client has sent too many.
     pub(super) over: Option<Over>,
+    /// Mirrors that get a copy of the request, until they have it.
+    pub(super) receivers: Option<Box<[CopyReceiver]>>,
     /// The request on its way to a member.
     pub(super) up: Flow,
     /// Details for the access log and for traces, with the name of the request.
@@ -287,13 +290,18 @@ impl Request {
         }
         let copies = match given {
             Some(_) => None,
-            None => routed.to_copy(session, head),
+            None => routed.plan_copies(session, head),
         };
         let asked_models = match is_served {
             true => routed.asked_models(&head.request).map(Box::new),
             false => None,
         };
+        let (copies, receivers) = match copies {
+            Some(PlannedCopies { plan, receivers }) => (Some(plan), Some(receivers)),
+            None => (None, None),
+        };
         move |up| Request {
+            receivers,
             up: {
                 let up = match keeps {
                     Some(keeps) => up.keep_what_is_sent(keeps),
@@ -525,6 +533,7 @@ impl Request {
             over: None,
             up,
             line: None,
+            receivers: None,
         }
     }
 }

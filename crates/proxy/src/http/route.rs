@@ -13,18 +13,17 @@ use evenkeel_manager::config::MemberProtocol;
 use evenkeel_manager::config::routing::path::{self, Ambiguous};
 use evenkeel_manager::config::routing::{RequestView, host_of};
 use evenkeel_manager::responses::ResponsePolicy;
-use evenkeel_manager::routes::{Mirror, Route, RouteResponse, Targets};
+use evenkeel_manager::routes::{Route, RouteResponse, Targets};
 use evenkeel_manager::snapshot::{RuleSnapshot, Target};
 
-use super::copy::CopyPlan;
 use super::flow::Bounds;
 use super::sticky;
 use crate::access::End;
 use crate::bindings::Bindings;
 use crate::cors;
+use crate::http1::Hop;
 use crate::http1::chunked::Trailers;
 use crate::http1::forward::put_template;
-use crate::http1::{Hop, RequestHead};
 use crate::message::{self, BalancerCookies, Body};
 use crate::quota::{Quotas, forwarded_for};
 use crate::service::{LocalRule, class_of_client};
@@ -171,15 +170,6 @@ impl RequestRoute {
             .unwrap_or_else(|| class_of_client(&self.rule.rule, client))
     }
 
-    /// Returns the same route with the group that gets copies, if there is one.
-    pub(super) fn for_mirror(&self) -> Option<Self> {
-        let target = self.route().mirror.as_ref()?.target;
-        Some(RequestRoute {
-            target,
-            ..self.clone()
-        })
-    }
-
     /// Returns the same route with the group at `target`, which is asked whether requests may pass,
     /// if there is one.
     pub(super) fn to_ask(&self, target: u32) -> Option<Self> {
@@ -214,7 +204,7 @@ impl RequestRoute {
 
     /// True if streams of HTTP/2 are passed on as such: members speak HTTP/2, and no copy of the request goes elsewhere.
     pub(super) fn passes_frames(&self) -> bool {
-        self.speaks_http2() && self.route().mirror.is_none() && self.max_prompt().is_none()
+        self.speaks_http2() && !self.is_copied() && self.max_prompt().is_none()
     }
 
     /// True if all members that the request, or a copy of it, may go to speak HTTP/2.
@@ -222,11 +212,11 @@ impl RequestRoute {
     pub(super) fn speaks_http2(&self) -> bool {
         let route = self.route();
         self.target().member_protocol == MemberProtocol::Http2
-            && (route.models.is_none() && route.mirror.is_none() || self.others_speak_http2())
+            && (route.models.is_none() && route.mirrors.is_empty() || self.others_speak_http2())
     }
 
     fn others_speak_http2(&self) -> bool {
-        let copies = { self.route().mirror.iter() }.map(|mirror| mirror.target);
+        let copies = self.mirrors().map(|(_, mirror)| mirror.target);
         let mut others = self.other_targets().chain(copies);
         others.all(|place| {
             let target = self.rule.target_at(place as usize);
@@ -319,47 +309,14 @@ impl RequestRoute {
     #[inline]
     pub(super) fn body_bounds(&self, body: Body) -> Bounds {
         let route = self.route();
+        let trailers = &route.actions_at(self.target).request_trailers;
         Bounds {
             most: route.max_body.unwrap_or(u64::MAX),
             trailers: match body {
-                Body::Chunked => Trailers::Listed(Arc::clone(&route.request_trailers)),
+                Body::Chunked => Trailers::Listed(Arc::clone(trailers)),
                 _ => Trailers::All,
             },
         }
-    }
-}
-
-impl RequestRoute {
-    /// Returns what to copy of a request, if the request is drawn for copying.
-    #[inline]
-    pub(super) fn to_copy(&self, session: &Session, head: &RequestHead<'_>) -> Option<CopyPlan> {
-        let mirror = self.route().mirror.as_ref()?;
-        self.draw_copy(mirror, session, head)
-    }
-
-    #[cold]
-    fn draw_copy(
-        &self,
-        mirror: &Mirror,
-        session: &Session,
-        head: &RequestHead<'_>,
-    ) -> Option<CopyPlan> {
-        let worker = &session.worker;
-        if worker.rng.borrow_mut().u32(..Mirror::ALL) >= mirror.parts {
-            return None;
-        }
-        if head.framing_facts.upgrade || head.expect_continue {
-            session.service.metrics.mirror_unsuited.add(1);
-            return None;
-        }
-        let group = self.for_mirror()?.target().group.current.load();
-        Some(CopyPlan {
-            key: group
-                .wants_key()
-                .and_then(|key| head.request.hash_part(key)),
-            most: mirror.max_body,
-            memory: Arc::clone(&worker.memory),
-        })
     }
 }
 
@@ -506,7 +463,7 @@ impl BalancerAnswer {
             return BalancerAnswer::with_text(0, "", End::Complete);
         };
         let rest = |(segments, _): &(usize, _)| path::rest_after(request.path(), *segments);
-        let path = route.rewrite.as_ref().map(|rewrite| {
+        let path = route.common_actions().rewrite.as_ref().map(|rewrite| {
             let rest = rest(rewrite);
             [join_prefix(&rewrite.1, rest), rest].concat()
         });

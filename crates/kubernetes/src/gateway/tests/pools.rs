@@ -94,13 +94,13 @@ fn a_pool_shares_requests_with_services() {
     targets.as_array_mut().unwrap().push(pool);
     cluster.route("r", json!([]), json!([{ "backendRefs": targets }]));
     let config = parse(&cluster.translate());
-    let mut groups = config.rules[0].routes.list()[0].groups.0.clone();
-    groups.sort();
+    let mut groups = config.rules[0].routes.list()[0].groups.list_weights();
+    groups.sort_unstable();
     assert_eq!(
         groups,
         [
-            ("kubernetes.shop.llama.pool".into(), 9),
-            ("kubernetes.shop.web.80".into(), 1)
+            ("kubernetes.shop.llama.pool", 9),
+            ("kubernetes.shop.web.80", 1)
         ]
     );
 }

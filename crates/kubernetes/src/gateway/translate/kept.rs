@@ -245,13 +245,7 @@ impl KeptRoutes {
     /// Returns the hashes of the names of the services to which a route refers.
     fn list_services(&self, route: &HttpRoute) -> Box<[u64]> {
         let rules = route.spec.rules.iter();
-        let targets = rules.flat_map(|rule| {
-            let mirrors = rule.filters.iter().filter_map(|of| {
-                let mirror = of.request_mirror.as_ref()?;
-                Some(&mirror.backend_ref)
-            });
-            rule.backend_refs.iter().map(|of| &of.target).chain(mirrors)
-        });
+        let targets = rules.flat_map(|rule| rule.list_targets());
         let own = &route.metadata.namespace;
         let hashes = targets.map(|of| {
             let namespace = of.namespace.as_deref().unwrap_or(own);

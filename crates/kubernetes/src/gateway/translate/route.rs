@@ -8,7 +8,6 @@ use super::super::backends::{Groups, Referrer};
 use super::super::http::RuleText;
 use super::super::listeners::Class;
 use super::super::objects::{HttpRoute, Kind, ObjectName};
-use super::super::policies::list_targets;
 use super::super::pools::list_pools;
 use super::super::text::{Owner, quote, short_name};
 use super::entry::{Entry, RouteTranslation, RuleGroups, SessionClaim, Source};
@@ -79,7 +78,7 @@ pub(super) fn translate_route(
                 continue;
             }
         };
-        if let Some(refusal) = &text.references {
+        if let Some(refusal) = &text.actions.references {
             findings.references.get_or_insert_with(|| refusal.clone());
         }
         rule_groups.is_used = !attachments.is_empty();
@@ -88,7 +87,7 @@ pub(super) fn translate_route(
             let gateways = list_gateways(work, &attachments);
             pools.extend(gateways.map(|gateway| (pool.clone(), gateway)));
         }
-        let targets = list_targets(rule);
+        let targets = rule.list_targets();
         let namespace = &metadata.namespace;
         for service in work
             .policies
@@ -176,7 +175,7 @@ impl RouteRule<'_> {
             true => "https",
             false => "http",
         };
-        let actions = self.text.actions(scheme, frontend.port);
+        let actions = self.text.write_actions(scheme, frontend.port);
         let own = listener.hostname().map(str::to_ascii_lowercase);
         let metadata = &self.route.metadata;
         let number = self.number.to_string();

@@ -151,7 +151,6 @@ mod tests {
         let padded = [&body[..], &b" ".repeat(84)].concat();
         let flow = new_flow("content-length:  99\r\nX: 1\r\n", &padded, &memory);
         let mut flow = flow.copy_while_read(CopyPlan {
-            key: None,
             most: 200,
             memory: Arc::clone(&memory),
         });
