@@ -303,7 +303,10 @@ impl Manager {
             commit();
             self.snapshots.send_replace(Arc::clone(&next.snapshot));
         }
-        *state = next;
+        // Workers may have the snapshot for a while. None of them is to be the last that has it: freeing takes long.
+        let retired = std::mem::replace(&mut next.retired, Arc::clone(&state.snapshot));
+        let before = std::mem::replace(state, next);
+        free_aside((before, retired));
         self.ready.store(None);
         Ok(())
     }
@@ -311,6 +314,14 @@ impl Manager {
     /// Tells those who follow changes.
     pub(crate) fn tell_changes(&self) {
         self.changes.send_replace(());
+    }
+}
+
+/// Frees what is of no use any more, where nobody waits for that.
+fn free_aside<T: Send + 'static>(of: T) {
+    match tokio::runtime::Handle::try_current() {
+        Ok(runtime) => drop(runtime.spawn_blocking(move || drop(of))),
+        Err(_) => drop(of),
     }
 }
 

@@ -4,10 +4,11 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use super::State;
+use super::entry::GroupEntry;
 use crate::chooser::Chooser;
 use crate::config::{GroupConfig, Rule};
 use crate::responses::ResponsePolicy;
-use crate::routes::Routes;
+use crate::routes::{Routes, RoutesBefore};
 use crate::snapshot::{GroupHandle, GroupSnapshot, Names, RuleSnapshot, Snapshot, Target};
 
 impl State {
@@ -45,33 +46,28 @@ impl State {
         let all = rule.group_names();
         let others = all.iter().filter(|name| **name != rule.group);
         let others: Vec<&str> = others.copied().collect();
-        let served = rule.sni.values().chain(rule.routed_groups());
-        let served: HashSet<&str> = served.map(String::as_str).collect();
-        let targets = others
-            .iter()
-            .map(|name| self.target_of(&rule, name, served.contains(name)));
-        let targets = targets.collect::<Option<Vec<_>>>()?;
+        let before = { old.rules.iter() }.find(|before| before.rule.name == rule.name);
+        let (targets, configs) = self.next_targets(&rule, &others, before)?;
         let own = match rule.group.is_empty() {
             true => Target {
                 policy: ResponsePolicy::new(rule.responses.clone(), files),
                 ..Target::new(nobody(old, &rule.name))
             },
-            false => self.target_of(&rule, &rule.group, true)?,
+            false => {
+                let entry = self.find_group(&rule.group)?;
+                self.make_target(&rule, entry, true)
+            }
         };
+        let has_same_targets = before.is_some_and(|before| {
+            own.is_like(&before.default_target) && same_objects(&before.other_targets, &targets)
+        });
         // An unchanged rule stays the same object, which makes the data plane's
         // comparison cheap.
-        let same = old.rules.iter().find(|old| {
-            let old_targets = &old.other_targets;
-            let mut pairs = old_targets.iter().zip(&targets);
-            old.rule.name == rule.name
-                && own.is_like(&old.default_target)
-                && old_targets.len() == targets.len()
-                && pairs.all(|(a, b)| b.is_like(a))
-                && old.rule == rule
-                && old.routes.are_of(&rule, files)
-        });
-        if let Some(same) = same {
-            return Some(Arc::clone(same));
+        if let Some(before) = before.filter(|_| has_same_targets)
+            && before.rule == rule
+            && before.routes.are_of(&rule, files)
+        {
+            return Some(Arc::clone(before));
         }
         let places: HashMap<&str, u32> = others
             .iter()
@@ -83,38 +79,110 @@ impl State {
         let names = rule.sni.iter();
         let names = names.map(|(name, group)| Some((name.as_str(), place(group)? as usize)));
         let names = Names::new(names.collect::<Option<Vec<_>>>()?);
-        let all = std::iter::once(&own).chain(&targets);
+        let all = std::iter::once(&own).chain(targets.iter().map(Arc::as_ref));
         let cookies = all.flat_map(|target| &target.cookie);
         let cookies = cookies.map(|cookie| cookie.name().as_bytes().into());
         let cookies = cookies.collect();
         let at = |place: u32| {
             let other = (place as usize).checked_sub(1);
-            let target = other.and_then(|at| targets.get(at)).unwrap_or(&own);
-            target.policy.config()
+            let other = other.and_then(|at| targets.get(at));
+            other.map_or(&own, |target| target).policy.config()
         };
+        let before = before.filter(|before| {
+            let mut known = before.target_configs.iter().map(|of| of.name.as_str());
+            known.by_ref().eq(others.iter().copied()) && have_same_settings(&before.rule, &rule)
+        });
+        let before = before.map(|before| RoutesBefore {
+            routes: &before.routes,
+            has_same_responses: has_same_targets,
+        });
         Some(Arc::new(RuleSnapshot {
             names,
             cookies,
-            routes: Routes::new(&rule, &places, at, files),
+            routes: Routes::next(&rule, &places, at, files, before),
             rule,
             default_target: own,
             other_targets: targets,
+            target_configs: configs,
         }))
     }
 
-    /// The target of a rule's requests to a group, whose responses clients get if `is_served`; `None` if the group does
-    /// not exist.
-    fn target_of(&self, rule: &Rule, name: &str, is_served: bool) -> Option<Target> {
-        let entry = self.find_group(name)?;
+    /// The targets of a rule's requests to the groups `others`, whose names ascend, with the groups' configurations. A
+    /// target that is as it was in the snapshot `before` stays the same object. `None` if a group does not exist.
+    fn next_targets(
+        &self,
+        rule: &Rule,
+        others: &[&str],
+        before: Option<&Arc<RuleSnapshot>>,
+    ) -> Option<TargetsWithConfigs> {
+        let served = rule.sni.values().chain(rule.routed_groups());
+        let served: HashSet<&str> = served.map(String::as_str).collect();
+        let (known, configs) = before.map_or((&[][..], &[][..]), |before| {
+            (&before.other_targets[..], &before.target_configs[..])
+        });
+        let mut known = configs.iter().zip(known).peekable();
+        // Without these settings of the rule a target depends on its group only.
+        let is_settled = before.is_some_and(|before| {
+            before.rule.responses == rule.responses
+                && before.rule.http.member_protocol == rule.http.member_protocol
+                && passes_tls(&before.rule) == passes_tls(rule)
+        });
+        let targets = others.iter().map(|name| {
+            let entry = self.find_group(name)?;
+            while known.next_if(|(config, _)| *config.name < **name).is_some() {}
+            let known = known.next_if(|(config, _)| *config.name == **name);
+            let is_served = served.contains(name);
+            let is_same = |(config, target): &(&Arc<GroupConfig>, &Arc<Target>)| {
+                is_settled
+                    && Arc::ptr_eq(config, &entry.config)
+                    && self.is_made_of(target, rule, entry, is_served)
+            };
+            let target = match known {
+                Some(known) if is_same(&known) => Arc::clone(known.1),
+                known => {
+                    let made = self.make_target(rule, entry, is_served);
+                    let same = known.filter(|(_, target)| made.is_like(target));
+                    same.map_or_else(|| Arc::new(made), |(_, target)| Arc::clone(target))
+                }
+            };
+            Some((target, Arc::clone(&entry.config)))
+        });
+        targets.collect()
+    }
+
+    /// True if a target, which was made of the configuration that the group `entry` has and of the same settings of the
+    /// rule, would be made of the same other parts now.
+    fn is_made_of(
+        &self,
+        target: &Target,
+        rule: &Rule,
+        entry: &GroupEntry,
+        is_served: bool,
+    ) -> bool {
+        let tls = entry.tls.as_ref().filter(|_| !passes_tls(rule));
+        let live = &self.inputs.live.group_maintenance;
+        let has_own_maintenance =
+            entry.config.responses.maintenance.is_some() || live.contains_key(&entry.config.name);
+        Arc::ptr_eq(&target.group, &entry.handle)
+            && target.serves_nobody != is_served
+            && target.tls.as_ref().map(Arc::as_ptr) == tls.map(Arc::as_ptr)
+            && target.cookie.as_ref().map(Arc::as_ptr) == entry.cookie.as_ref().map(Arc::as_ptr)
+            && target.chooser.as_ref().map(Arc::as_ptr) == entry.chooser.as_ref().map(Arc::as_ptr)
+            && !has_own_maintenance
+            && target.policy.config().maintenance == rule.responses.maintenance
+            && target.policy.is_of(&self.inputs.files)
+    }
+
+    /// The target of a rule's requests to a group, whose responses clients get if `is_served`.
+    fn make_target(&self, rule: &Rule, entry: &GroupEntry, is_served: bool) -> Target {
         let mut responses = entry.config.responses.clone();
-        responses.set_maintenance(self.inputs.live.group_maintenance.get(name));
+        let maintenance = &self.inputs.live.group_maintenance;
+        responses.set_maintenance(maintenance.get(&entry.config.name));
         let responses = responses.layer_over(&rule.responses);
-        // What passes through is encrypted already.
-        let passes = !rule.sni.is_empty() && rule.tls.is_none();
-        Some(Target {
+        Target {
             policy: ResponsePolicy::new(responses, &self.inputs.files),
             group: Arc::clone(&entry.handle),
-            tls: entry.tls.clone().filter(|_| !passes),
+            tls: entry.tls.clone().filter(|_| !passes_tls(rule)),
             member_protocol: { entry.config.member_protocol }.unwrap_or(rule.http.member_protocol),
             send_proxy: entry.config.send_proxy,
             source: entry.config.source,
@@ -125,7 +193,7 @@ impl State {
             max_prompt: max_prompt(&entry.config),
             has_first_token_target: entry.config.reads_bodies()
                 && entry.config.settings.inference.ttft_target.is_some(),
-        })
+        }
     }
 
     /// The groups that subsystems name: the old objects where nothing has changed.
@@ -160,6 +228,23 @@ impl State {
         }
         next
     }
+}
+
+/// Targets of a rule, and the configurations of their groups.
+type TargetsWithConfigs = (Vec<Arc<Target>>, Vec<Arc<GroupConfig>>);
+
+/// True if TLS of clients passes through the rule: it is encrypted already.
+fn passes_tls(rule: &Rule) -> bool {
+    !rule.sni.is_empty() && rule.tls.is_none()
+}
+
+/// True if two rules differ in nothing but their routes.
+fn have_same_settings(one: &Rule, other: &Rule) -> bool {
+    let one = Rule {
+        routes: other.routes.clone(),
+        ..one.clone()
+    };
+    one == *other
 }
 
 /// Most bytes of a request's body that are read before a member is chosen, if the group's strategy reads them.
