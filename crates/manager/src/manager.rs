@@ -100,7 +100,7 @@ pub(crate) struct LockedState {
     pub troubles: ListProblems,
     pub last_reload: Option<Reload>,
     /// Configuration that came into effect at the start, for settings that only a restart changes.
-    pub started: Option<Config>,
+    pub started: Option<Arc<Config>>,
     /// Changes that the old process has told, until there is a configuration.
     pub changes: Option<Changes>,
     /// Rules and groups that a controller has generated, as a text and as what the text says.
@@ -219,7 +219,12 @@ impl Manager {
 
     /// The configuration file as it was last applied, with generated rules and groups, without live changes.
     pub fn file_config(&self) -> Config {
-        self.lock().state.inputs.config.clone()
+        Config::clone(&self.shared_config())
+    }
+
+    /// [`Manager::file_config`] without a copy: for those who look at each change.
+    pub fn shared_config(&self) -> Arc<Config> {
+        Arc::clone(&self.lock().state.inputs.config)
     }
 
     /// True if there is a group of that name, whoever owns it.

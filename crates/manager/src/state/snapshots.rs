@@ -267,3 +267,164 @@ fn nobody(old: &Snapshot, rule: &str) -> Arc<GroupHandle> {
 fn same_objects<T>(a: &[Arc<T>], b: &[Arc<T>]) -> bool {
     a.len() == b.len() && a.iter().zip(b).all(|(a, b)| Arc::ptr_eq(a, b))
 }
+
+#[cfg(test)]
+mod tests {
+    use evenkeel_core::time::Instant;
+
+    use super::*;
+    use crate::config;
+    use crate::lists::Lists;
+
+    /// Returns a text with these routes to the groups `a`, `b` and `c`, and further lines of the rule and of the group `b`.
+    fn text(routes: &[&str], of_rule: &str, of_group: &str) -> String {
+        let routes = routes.iter().map(|name| {
+            let group = &name[..1];
+            format!("[[rule.web.routes]]\nname = \"{name}\"\nhost = \"{name}.example\"\ngroup = \"{group}\"\n")
+        });
+        let groups = ["a", "b", "c"].map(|name| {
+            let more = if name == "b" { of_group } else { "" };
+            format!("[group.{name}]\nmembers = [\"10.0.0.1:1\"]\n{more}")
+        });
+        let routes: String = routes.collect();
+        format!(
+            "[rule.web]\nlisten = \"127.0.0.1:1\"\n{of_rule}{routes}{}",
+            groups.concat()
+        )
+    }
+
+    fn next(state: &State, text: &str) -> State {
+        let config = config::parse("x", text).unwrap();
+        let now = Instant::from_nanos(1);
+        let inputs = state.inputs.with_config(config, Lists::default(), now);
+        let mut before = state.next(inputs.clone(), 1, now);
+        before.commit(now);
+        // Groups that stay as they are keep their configurations in memory.
+        let mut next = before.next_keeping(inputs, 2, now);
+        next.take_kept(&mut before, now);
+        next
+    }
+
+    /// Changes the state as a reload does.
+    fn change(state: &mut State, text: &str) {
+        let config = config::parse("x", text).unwrap();
+        let inputs =
+            { &state.inputs }.with_config(config, Lists::default(), Instant::from_nanos(1));
+        apply(state, inputs);
+    }
+
+    fn apply(state: &mut State, inputs: crate::inputs::Inputs) {
+        let now = Instant::from_nanos(1);
+        let mut next = state.next_keeping(inputs, 3, now);
+        next.take_kept(state, now);
+        *state = next;
+    }
+
+    fn rule(state: &State) -> Arc<RuleSnapshot> {
+        Arc::clone(&state.snapshot.rules[0])
+    }
+
+    /// Returns true for each target that is the same object in both rules.
+    fn same_targets(one: &RuleSnapshot, other: &RuleSnapshot) -> Vec<bool> {
+        let pairs = one.other_targets.iter().zip(&other.other_targets);
+        pairs.map(|(one, other)| Arc::ptr_eq(one, other)).collect()
+    }
+
+    #[test]
+    fn a_change_of_one_route_leaves_the_others_and_all_targets_as_they_are() {
+        let mut state = next(&State::empty(), &text(&["a1", "b1", "c1"], "", ""));
+        let before = rule(&state);
+        change(&mut state, &text(&["a1", "b2", "b1", "c1"], "", ""));
+        let after = rule(&state);
+        assert!(!Arc::ptr_eq(&before, &after));
+        assert_eq!(same_targets(&before, &after), [true; 3]);
+        assert_eq!(after.routes.route_at(1).label.as_deref(), Some("b2"));
+        // A text that is read as a whole has other routes in memory, and a generated one the same.
+        let again = Routes::next(
+            &after.rule,
+            &HashMap::from([("a", 1), ("b", 2), ("c", 3), ("", 0)]),
+            |_| after.default_target.policy.config(),
+            &state.inputs.files,
+            Some(RoutesBefore {
+                routes: &after.routes,
+                has_same_responses: true,
+            }),
+        );
+        for place in 0..4 {
+            assert!(std::ptr::eq(
+                again.route_at(place),
+                after.routes.route_at(place)
+            ));
+        }
+    }
+
+    #[test]
+    fn a_target_follows_the_settings_that_it_is_made_of() {
+        let routes = ["a1", "b1", "c1"];
+        let mut state = next(&State::empty(), &text(&routes, "", ""));
+        let first = rule(&state);
+        change(&mut state, &text(&routes, "", "send_proxy = \"v2\"\n"));
+        let second = rule(&state);
+        assert_eq!(same_targets(&first, &second), [true, false, true]);
+        assert!(second.other_targets[1].send_proxy.is_some());
+        change(
+            &mut state,
+            &text(
+                &routes,
+                "maintenance = { on = true }\n",
+                "send_proxy = \"v2\"\n",
+            ),
+        );
+        let third = rule(&state);
+        assert_eq!(same_targets(&second, &third), [false; 3]);
+        let is_closed = |rule: &RuleSnapshot| {
+            let targets = rule.other_targets.iter();
+            targets
+                .map(|of| of.policy.is_in_maintenance(None))
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(is_closed(&third), [true; 3]);
+        change(&mut state, &text(&routes, "", ""));
+        assert_eq!(is_closed(&rule(&state)), [false; 3]);
+        // Maintenance of a group begins and ends live.
+        for (on, closed) in [
+            (Some(true), true),
+            (Some(false), false),
+            (Some(true), true),
+            (None, false),
+        ] {
+            let mut inputs = state.inputs.clone();
+            let live = &mut inputs.live.group_maintenance;
+            match on {
+                Some(on) => drop(live.insert("c".into(), on)),
+                None => drop(live.remove("c")),
+            }
+            apply(&mut state, inputs);
+            assert_eq!(is_closed(&rule(&state)), [false, false, closed]);
+        }
+        // So does that of a group whose own setting it overrides.
+        change(
+            &mut state,
+            &text(&routes, "", "maintenance = { on = true }\n"),
+        );
+        assert_eq!(is_closed(&rule(&state)), [false, true, false]);
+        for (on, closed) in [(Some(false), false), (None, true)] {
+            let mut inputs = state.inputs.clone();
+            let live = &mut inputs.live.group_maintenance;
+            match on {
+                Some(on) => drop(live.insert("b".into(), on)),
+                None => drop(live.remove("b")),
+            }
+            apply(&mut state, inputs);
+            assert_eq!(is_closed(&rule(&state)), [false, closed, false]);
+        }
+        // A route that is gone takes its target away.
+        change(&mut state, &text(&["a1", "c1"], "", ""));
+        let names = |rule: &RuleSnapshot| -> Vec<String> {
+            let configs = rule.target_configs.iter();
+            configs.map(|of| of.name.clone()).collect()
+        };
+        assert_eq!(names(&rule(&state)), ["a", "c"]);
+        assert!(same_targets(&first, &rule(&state))[0]);
+    }
+}
