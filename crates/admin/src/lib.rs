@@ -123,8 +123,8 @@ async fn follow_token(manager: &Manager, guard: &guard::Guard) -> std::convert::
     let mut snapshots = manager.snapshots();
     loop {
         snapshots.borrow_and_update();
-        let admin = manager.file_config().admin;
-        guard.set_token(admin.as_ref().and_then(|admin| admin.token.as_deref()));
+        let config = manager.shared_config();
+        guard.set_token({ config.admin.as_ref() }.and_then(|admin| admin.token.as_deref()));
         if snapshots.changed().await.is_err() {
             std::future::pending::<()>().await;
         }

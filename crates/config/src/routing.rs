@@ -7,6 +7,7 @@ pub mod template;
 use std::collections::{BTreeMap, HashMap};
 use std::io::Write;
 use std::net::{IpAddr, Ipv6Addr};
+use std::sync::Arc;
 
 use path::{MAX_SEGMENT, normalize_segment};
 
@@ -230,7 +231,7 @@ pub struct Index {
     anywhere: Option<Tree>,
     /// Segments of paths; each tree begins at one.
     nodes: Vec<Node>,
-    conditions: Vec<Conditions>,
+    conditions: Vec<Arc<Conditions>>,
     /// True if any route looks at paths.
     by_path: bool,
     /// True if any route depends on the client's address.
@@ -273,12 +274,17 @@ pub fn depth(path: &str) -> Option<usize> {
 impl Index {
     /// Finds routes with these conditions, in this order.
     pub fn new(conditions: Vec<Conditions>) -> Self {
+        Index::of_shared(conditions.into_iter().map(Arc::new).collect())
+    }
+
+    /// Finds routes with these conditions, which others share, in this order.
+    pub fn of_shared(conditions: Vec<Arc<Conditions>>) -> Self {
         let mut index = Index::default();
         for (route, one) in (0..).zip(&conditions) {
             index.add(route, one);
         }
         index.by_path = conditions.iter().any(|one| !one.paths.is_empty());
-        index.by_client = conditions.iter().any(Conditions::is_by_client);
+        index.by_client = conditions.iter().any(|one| one.is_by_client());
         index.conditions = conditions;
         index
     }

@@ -432,7 +432,7 @@ impl Process {
         snapshots.mark_changed();
         revisions.mark_changed();
         loop {
-            reloads.follow_files(self.manager.file_config().files().map(Path::to_owned));
+            reloads.follow_files(self.manager.shared_config().files().map(Path::to_owned));
             tokio::select! {
                 // The manager tells how it went.
                 cause = reloads.next() => {
@@ -467,7 +467,7 @@ impl Process {
                 Ok(()) = failed_reloads.changed() => reloads.recheck_file(),
                 // The manager outlives this loop, so the channel does not end.
                 _ = snapshots.changed() => {
-                    let config = self.manager.file_config();
+                    let config = self.manager.shared_config();
                     let target = config.access_log.as_ref();
                     if let Err(error) = access_log.follow(target, &config.access_log_format) {
                         error!("{error}; the access log stays as it is");
@@ -503,7 +503,8 @@ impl Process {
             let subsystem = Arc::clone(subsystem);
             stopping.spawn_blocking(move || subsystem.stop());
         }
-        self.proxy.drain(self.manager.file_config().shutdown_grace);
+        self.proxy
+            .drain(self.manager.shared_config().shutdown_grace);
         let proxy = self.proxy.clone();
         let mut drained = tokio::task::spawn_blocking(move || proxy.join_workers());
         // A panic there is told by whose it is.

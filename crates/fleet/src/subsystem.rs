@@ -145,7 +145,7 @@ impl Gossip {
         let mut changes = manager.subscribe_changes();
         loop {
             changes.borrow_and_update();
-            let config = manager.file_config();
+            let config = manager.shared_config();
             let groups: HashSet<String> = config
                 .groups
                 .iter()

@@ -58,6 +58,8 @@ struct State {
     /// API server of the configuration in effect, or of the one that is about to be.
     api: Option<Arc<Api>>,
     plans: HashMap<ServiceName, Plan>,
+    /// Sections of which the plans were made.
+    planned: Option<(Kubernetes, Option<Node>)>,
     services: BTreeMap<ServiceName, ServiceStatus>,
     /// The last members of each list, also those of the process before.
     found: HashMap<String, Vec<FoundMember>>,
@@ -206,8 +208,14 @@ impl Endpoints {
     }
 
     /// Follows other plans.
-    fn follow(&self, api: Option<Arc<Api>>, plans: HashMap<ServiceName, Plan>) {
+    fn follow(
+        &self,
+        api: Option<Arc<Api>>,
+        plans: HashMap<ServiceName, Plan>,
+        planned: Option<(Kubernetes, Option<Node>)>,
+    ) {
         let mut state = self.inner.state.lock();
+        state.planned = planned;
         let mut before = std::mem::take(&mut state.services);
         for (name, plan) in &plans {
             let mut status = before.remove(name).unwrap_or_default();
@@ -421,12 +429,22 @@ impl Subsystem for Endpoints {
         let before = self.inner.state.lock().api.clone();
         let api = settings.map(|settings| find_api(settings, before.as_ref()));
         let api = api.transpose()?;
-        let plans = settings
-            .zip(api.as_ref())
-            .map(|(settings, api)| Plan::of_section(api, settings, next.section::<Node>()));
+        let planned = settings.map(|settings| (settings, next.section::<Node>()));
+        let is_same = |state: &State| {
+            let known = state.planned.as_ref();
+            known.map(|(settings, node)| (settings, node.as_ref())) == planned
+                && state.api.as_ref().map(Arc::as_ptr) == api.as_ref().map(Arc::as_ptr)
+        };
+        // With thousands of services this is most of a change of a route.
+        if is_same(&self.inner.state.lock()) {
+            return Ok(Box::new(|| ()));
+        }
+        let plans = { planned.zip(api.as_ref()) }
+            .map(|((settings, node), api)| Plan::of_section(api, settings, node));
+        let planned = planned.map(|(settings, node)| (settings.clone(), node.cloned()));
         let this = self.clone();
         Ok(Box::new(move || {
-            this.follow(api, plans.unwrap_or_default())
+            this.follow(api, plans.unwrap_or_default(), planned)
         }))
     }
 
@@ -453,6 +471,9 @@ impl Subsystem for Endpoints {
     }
 
     fn find_members(&self, config: &Config, names: HashSet<String>) -> Work<FoundLists> {
+        if names.is_empty() {
+            return Box::pin(std::future::ready(FoundLists::new()));
+        }
         let settings = config.kubernetes.as_ref();
         let before = self.inner.state.lock().api.clone();
         let Some(Ok(api)) = settings.map(|settings| find_api(settings, before.as_ref())) else {

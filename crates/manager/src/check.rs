@@ -621,7 +621,8 @@ mod tests {
             let mut state = crate::state::State::empty();
             let mut inputs = state.inputs.clone();
             let member = MemberConfig::new(name, port);
-            inputs.config.groups = vec![GroupConfig::new("app", vec![member]).into()];
+            Arc::make_mut(&mut inputs.config).groups =
+                vec![GroupConfig::new("app", vec![member]).into()];
             state = state.next(inputs, 1, evenkeel_core::time::Instant::from_nanos(1));
             let check = HealthCheck::new(HealthCheckKind::Tcp);
             Target::of(&state.groups[0].endpoints[0], &check, None, None).host

@@ -30,7 +30,7 @@ impl Groups {
     /// Returns the groups of `config`, given the addresses that its names have.
     pub fn new(config: Config, addresses: HashMap<String, Vec<IpAddr>>, now: Instant) -> Self {
         let inputs = Inputs {
-            config,
+            config: Arc::new(config),
             addresses,
             ..Inputs::new()
         };

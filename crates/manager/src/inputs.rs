@@ -72,7 +72,7 @@ pub enum AlertSetting {
 #[derive(Clone, Debug)]
 pub(crate) struct Inputs {
     /// Configuration as in the file, with the rules and groups that a controller has generated.
-    pub config: Config,
+    pub config: Arc<Config>,
     /// Configuration as in the file.
     pub own: Arc<Config>,
     /// Changes since the file was read.
@@ -126,7 +126,7 @@ pub(crate) struct Live {
 impl Inputs {
     pub(crate) fn new() -> Self {
         Inputs {
-            config: Config::default(),
+            config: Arc::default(),
             own: Arc::default(),
             live: Live::default(),
             lists: Lists::default(),
@@ -141,9 +141,8 @@ impl Inputs {
     /// The inputs after the file has become `config`. A live change stays where the
     /// file says the same as before; where it says something new, the file wins.
     pub(crate) fn with_config(&self, config: Config, lists: Lists, now: Instant) -> Inputs {
-        // The configuration before, which may be large, is not copied.
         let mut next = Inputs {
-            config,
+            config: Arc::new(config),
             lists,
             own: Arc::clone(&self.own),
             live: self.live.clone(),

@@ -100,7 +100,7 @@ pub(crate) struct LockedState {
     pub troubles: ListProblems,
     pub last_reload: Option<Reload>,
     /// Configuration that came into effect at the start, for settings that only a restart changes.
-    pub started: Option<Config>,
+    pub started: Option<Arc<Config>>,
     /// Changes that the old process has told, until there is a configuration.
     pub changes: Option<Changes>,
     /// Rules and groups that a controller has generated, as a text and as what the text says.
@@ -219,7 +219,12 @@ impl Manager {
 
     /// The configuration file as it was last applied, with generated rules and groups, without live changes.
     pub fn file_config(&self) -> Config {
-        self.lock().state.inputs.config.clone()
+        Config::clone(&self.shared_config())
+    }
+
+    /// [`Manager::file_config`] without a copy: for those who look at each change.
+    pub fn shared_config(&self) -> Arc<Config> {
+        Arc::clone(&self.lock().state.inputs.config)
     }
 
     /// True if there is a group of that name, whoever owns it.
@@ -303,7 +308,10 @@ impl Manager {
             commit();
             self.snapshots.send_replace(Arc::clone(&next.snapshot));
         }
-        *state = next;
+        // Workers may have the snapshot for a while. None of them is to be the last that has it: freeing takes long.
+        let retired = std::mem::replace(&mut next.retired, Arc::clone(&state.snapshot));
+        let before = std::mem::replace(state, next);
+        free_aside((before, retired));
         self.ready.store(None);
         Ok(())
     }
@@ -311,6 +319,14 @@ impl Manager {
     /// Tells those who follow changes.
     pub(crate) fn tell_changes(&self) {
         self.changes.send_replace(());
+    }
+}
+
+/// Frees what is of no use any more, where nobody waits for that.
+fn free_aside<T: Send + 'static>(of: T) {
+    match tokio::runtime::Handle::try_current() {
+        Ok(runtime) => drop(runtime.spawn_blocking(move || drop(of))),
+        Err(_) => drop(of),
     }
 }
 

@@ -20,7 +20,8 @@ use crate::target_actions::TargetActions;
 /// The routes of a rule.
 #[derive(Debug)]
 pub struct Routes {
-    list: Vec<Route>,
+    /// Routes, which other snapshots may share.
+    list: Vec<Arc<Route>>,
     /// Route of the requests that no other route is for.
     rest: Route,
     /// Routes as configured, with the index that finds the route of a request.
@@ -35,10 +36,21 @@ impl Routes {
         responses: impl Fn(u32) -> &'t Responses,
         files: &Files,
     ) -> Self {
-        let list = rule.routes.list().iter();
+        Routes::next(rule, places, responses, files, None)
+    }
+
+    /// Routes of `rule` as [`Routes::new`] makes them. A route that is in `before`, too, stays the same.
+    pub(crate) fn next<'t>(
+        rule: &Rule,
+        places: &HashMap<&str, u32>,
+        responses: impl Fn(u32) -> &'t Responses,
+        files: &Files,
+        before: Option<RoutesBefore<'_>>,
+    ) -> Self {
+        let configs = rule.routes.list();
         // Most routes have those of the rest.
         let trailers = Arc::new(trailers(rule, &FieldChanges::default()));
-        let made = |route: &Arc<config::Route>| {
+        let make = |route: &Arc<config::Route>| {
             let mut made = Route::new(rule, route, places, files, &trailers);
             let has_own = |share: &GroupShare| !share.response_fields.is_empty();
             if !route.responses.is_empty() || route.groups.0.iter().any(has_own) {
@@ -56,10 +68,27 @@ impl Routes {
                 let places = made.targets.places().chain(by_model.copied());
                 made.policies = places.map(policy).collect();
             }
-            made
+            Arc::new(made)
+        };
+        let list = match before {
+            None => configs.iter().map(make).collect(),
+            Some(before) => {
+                let former = before.routes.config.list();
+                let places = find_places(former, configs);
+                let find = |(config, place): (&Arc<config::Route>, Option<usize>)| {
+                    let known = before.routes.list.get(place?)?;
+                    let is_same = (before.has_same_responses || config.responses.is_empty())
+                        && is_of_files(config, known, rule.auth.as_ref(), files);
+                    is_same.then(|| Arc::clone(known))
+                };
+                let pairs = configs.iter().zip(places);
+                pairs
+                    .map(|pair| find(pair).unwrap_or_else(|| make(pair.0)))
+                    .collect()
+            }
         };
         Routes {
-            list: list.map(made).collect(),
+            list,
             rest: Route::of_rest(rule, places, files, &trailers),
             config: rule.routes.clone(),
         }
@@ -67,28 +96,10 @@ impl Routes {
 
     /// True if the routes' files have the contents that are in `files`; `rule` is the rule of the routes.
     pub fn are_of(&self, rule: &Rule, files: &Files) -> bool {
-        let answers = &files.answers;
-        let is = |auth: Option<&config::Auth>, route: &Route| {
-            let file = auth.and_then(|auth| auth.users_file.as_ref());
-            let users = file.and_then(|file| files.users.get(&file.path));
-            let of_route = route.auth.as_ref().and_then(|auth| auth.users());
-            users.map(Arc::as_ptr) == of_route.map(Arc::as_ptr)
-        };
         let of_rule = rule.auth.as_ref();
-        let same = |(config, route): (&Arc<config::Route>, &Route)| {
-            let file = config
-                .answer
-                .as_ref()
-                .and_then(|answer| answer.file.as_ref());
-            let body = match route.fixed_response.as_deref() {
-                Some(RouteResponse::Answer { body, .. }) => Some(body),
-                _ => None,
-            };
-            is(config.auth.or_rule(of_rule), route)
-                && route.policies.iter().all(|(_, policy)| policy.is_of(files))
-                && file.is_none_or(|file| answers.get(&file.path) == body)
-        };
-        is(of_rule, &self.rest) && self.config.list().iter().zip(&self.list).all(same)
+        let mut pairs = self.config.list().iter().zip(&self.list);
+        has_users_of(of_rule, &self.rest, files)
+            && pairs.all(|(config, route)| is_of_files(config, route, of_rule, files))
     }
 
     /// Returns the index that finds the route of a request; `None` if there is but the route of the rest.
@@ -100,8 +111,66 @@ impl Routes {
     /// The route at a place: that of the rest if there is no other one.
     #[inline]
     pub fn route_at(&self, place: usize) -> &Route {
-        self.list.get(place).unwrap_or(&self.rest)
+        self.list.get(place).map_or(&self.rest, |route| route)
     }
+}
+
+/// Routes of a rule before a change of which the rule's other settings and the places of its groups are no part.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RoutesBefore<'a> {
+    pub(crate) routes: &'a Routes,
+    /// True if the answers of the balancer's own, and changes to responses, of the rule and its groups are as they were.
+    pub(crate) has_same_responses: bool,
+}
+
+/// True if a route authenticates requests by the users that are in `files`.
+fn has_users_of(auth: Option<&config::Auth>, route: &Route, files: &Files) -> bool {
+    let file = auth.and_then(|auth| auth.users_file.as_ref());
+    let users = file.and_then(|file| files.users.get(&file.path));
+    let of_route = route.auth.as_ref().and_then(|auth| auth.users());
+    users.map(Arc::as_ptr) == of_route.map(Arc::as_ptr)
+}
+
+/// True if the files of a route have the contents that are in `files`; `of_rule` is the authentication of its rule.
+fn is_of_files(
+    config: &config::Route,
+    route: &Route,
+    of_rule: Option<&config::Auth>,
+    files: &Files,
+) -> bool {
+    let file = { config.answer.as_ref() }.and_then(|answer| answer.file.as_ref());
+    let body = match route.fixed_response.as_deref() {
+        Some(RouteResponse::Answer { body, .. }) => Some(body),
+        _ => None,
+    };
+    has_users_of(config.auth.or_rule(of_rule), route, files)
+        && route.policies.iter().all(|(_, policy)| policy.is_of(files))
+        && file.is_none_or(|file| files.answers.get(&file.path) == body)
+}
+
+/// Returns the place in `before` of each element of `now`, if it is there. Where one element comes or goes, the others
+/// are found without a table.
+fn find_places<T>(before: &[Arc<T>], now: &[Arc<T>]) -> Vec<Option<usize>> {
+    let is_same = |(a, b): &(&Arc<T>, &Arc<T>)| Arc::ptr_eq(a, b);
+    let first = before.iter().zip(now).take_while(is_same).count();
+    let left = before.len().min(now.len()) - first;
+    let ends = before.iter().rev().zip(now.iter().rev());
+    let last = ends.take(left).take_while(is_same).count();
+    let (end, end_before) = (now.len() - last, before.len() - last);
+    let between = first..end_before;
+    let known: HashMap<*const T, usize> = { before.iter().map(Arc::as_ptr).zip(0..) }
+        .filter(|(_, place)| end > first && between.contains(place))
+        .collect();
+    let places = now.iter().enumerate().map(|(place, element)| {
+        if place < first {
+            Some(place)
+        } else if place >= end {
+            Some(place - end + end_before)
+        } else {
+            known.get(&Arc::as_ptr(element)).copied()
+        }
+    });
+    places.collect()
 }
 
 /// Treatment of some of the requests of a rule.
@@ -410,7 +479,26 @@ fn of_auth(
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
+
+    proptest! {
+        #[test]
+        fn places_are_those_of_the_same_elements(
+            before in proptest::sample::subsequence((0..12).collect::<Vec<usize>>(), 0..=12).prop_shuffle(),
+            now in proptest::sample::subsequence((0..12).collect::<Vec<usize>>(), 0..=12),
+        ) {
+            let all: Vec<Arc<usize>> = (0..12).map(Arc::new).collect();
+            let of = |numbers: &[usize]| -> Vec<Arc<usize>> {
+                numbers.iter().map(|number| Arc::clone(&all[*number])).collect()
+            };
+            let places = find_places(&of(&before), &of(&now));
+            let expected: Vec<Option<usize>> =
+                now.iter().map(|number| before.iter().position(|of| of == number)).collect();
+            prop_assert_eq!(places, expected);
+        }
+    }
 
     #[test]
     fn groups_are_drawn_by_weight() {

@@ -20,7 +20,9 @@ use evenkeel_tls::client::Client;
 
 use crate::chooser::Chooser;
 use crate::config::sources::Sources;
-use crate::config::{MemberConfig, MemberProtocol, Rule, Section, Sections, SendProxy, Source};
+use crate::config::{
+    GroupConfig, MemberConfig, MemberProtocol, Rule, Section, Sections, SendProxy, Source,
+};
 use crate::counts::ReportCounts;
 use crate::files::Files;
 use crate::member_tls::Handshakes;
@@ -80,8 +82,10 @@ pub struct RuleSnapshot {
     /// The rule's own group, for all clients and requests for which nothing else is said. A group without
     /// members if the rule names groups only for names or in routes.
     pub default_target: Target,
-    /// Other groups of the rule, each once.
-    pub other_targets: Vec<Target>,
+    /// Other groups of the rule, each once. Snapshots share those that stay as they are.
+    pub other_targets: Vec<Arc<Target>>,
+    /// Configurations of the groups of `other_targets`.
+    pub(crate) target_configs: Vec<Arc<GroupConfig>>,
     /// Groups of the rule by name.
     pub names: Names,
     /// Names of the cookies that bind clients in its groups: no member gets one.
@@ -104,6 +108,7 @@ impl RuleSnapshot {
             rule,
             default_target: own,
             other_targets: Vec::new(),
+            target_configs: Vec::new(),
             names: Names::default(),
             cookies: HashSet::new(),
         }
@@ -115,13 +120,14 @@ impl RuleSnapshot {
         let other = place
             .checked_sub(1)
             .and_then(|at| self.other_targets.get(at));
-        other.unwrap_or(&self.default_target)
+        other.map_or(&self.default_target, |target| target)
     }
 
     /// Returns all groups of the rule: those that serve its clients, and those that get copies of requests.
     pub fn targets(&self) -> impl Iterator<Item = &Target> {
         let own = (!self.rule.group.is_empty()).then_some(&self.default_target);
-        own.into_iter().chain(&self.other_targets)
+        let others = self.other_targets.iter().map(Arc::as_ref);
+        own.into_iter().chain(others)
     }
 }
 
@@ -193,6 +199,7 @@ impl Target {
             && self.member_protocol == old.member_protocol
             && self.send_proxy == old.send_proxy
             && self.source == old.source
+            && self.serves_nobody == old.serves_nobody
             && self.sources == old.sources
             && self.max_prompt == old.max_prompt
             && self.has_first_token_target == old.has_first_token_target

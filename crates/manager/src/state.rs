@@ -55,6 +55,8 @@ pub(crate) struct State {
     /// Locations by name: those that a member is at, or that are held.
     pub locations: Locations,
     pub snapshot: Arc<Snapshot>,
+    /// Snapshot before, which is kept until the next one comes.
+    pub retired: Arc<Snapshot>,
     /// Locations whose servers are to be told something else than what pulses say.
     pub notified_locations: HashSet<Arc<str>>,
     /// Place of each group in `groups`, by name.
@@ -83,6 +85,7 @@ impl State {
             groups: Vec::new(),
             locations: HashMap::new(),
             snapshot: Arc::default(),
+            retired: Arc::default(),
             notified_locations: HashSet::new(),
             names: HashMap::new(),
             index: HashMap::new(),

@@ -270,7 +270,7 @@ impl Seen<'_> {
 
 impl Found {
     fn of(manager: &Manager, keys: &HashMap<PathBuf, Key>) -> Found {
-        let config = manager.file_config();
+        let config = manager.shared_config();
         let of_groups: HashMap<&str, &Config> = config
             .groups
             .iter()

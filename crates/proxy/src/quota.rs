@@ -61,14 +61,14 @@ struct Requests {
 #[derive(Clone, Debug, PartialEq)]
 enum Owner {
     Named(String),
-    Nameless(Conditions),
+    Nameless(Arc<Conditions>),
 }
 
 impl Owner {
     fn of_route(route: &Route) -> Self {
         match &route.name {
             Some(name) => Owner::Named(name.clone()),
-            None => Owner::Nameless(route.conditions.clone()),
+            None => Owner::Nameless(Arc::clone(&route.conditions)),
         }
     }
 }

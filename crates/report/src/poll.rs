@@ -10,6 +10,7 @@ use evenkeel_core::member::{Member, Reason};
 use evenkeel_limits::files::Shares;
 use evenkeel_manager::Manager;
 use evenkeel_manager::config::SharedGroup;
+use evenkeel_manager::config::sources::Sources;
 use evenkeel_manager::counts::{Origin, ReportOutcome};
 use evenkeel_manager::snapshot::GroupHandle;
 use tokio::sync::Semaphore;
@@ -46,16 +47,20 @@ pub(crate) struct PolledGroup {
 }
 
 impl PolledGroup {
-    /// Returns all groups as they are now.
+    /// Returns all groups with load sources as they are now.
     pub(crate) fn all_groups(manager: &Manager) -> Vec<PolledGroup> {
-        let configs = manager.file_config().groups.into_iter();
-        let mut configs: HashMap<String, SharedGroup> = configs
-            .map(|config| (config.name.clone(), config))
-            .collect();
+        let (config, no_source) = (manager.shared_config(), Sources::default());
+        let configs = config.groups.iter();
+        let configs = configs.filter(|config| config.sources != no_source);
+        let mut configs: HashMap<&str, &SharedGroup> =
+            configs.map(|config| (&*config.name, config)).collect();
+        if configs.is_empty() {
+            return Vec::new();
+        }
         let handles = manager.handles().into_iter();
         let followed = handles.filter_map(|handle| {
             let group = handle.current.load_full();
-            let config = configs.remove(&**group.name())?;
+            let config = configs.remove(&**group.name())?.clone();
             Some(PolledGroup {
                 config,
                 handle,

@@ -112,6 +112,10 @@ mod tests {
         let whole = parse_generated(&text);
         let parsed = parser.parse(&text, &parts);
         assert_eq!(parsed.as_ref().ok(), whole.as_ref().ok());
+        if let (Ok(parsed), Ok(whole)) = (&parsed, &whole) {
+            let names = |of: &Config| of.rules[0].routes.group_names().to_vec();
+            assert_eq!(names(parsed), names(whole));
+        }
         if let (Err(errors), Err(whole)) = (&parsed, &whole) {
             for problem in &errors.problems {
                 let lines = whole.problems.iter();
@@ -137,6 +141,44 @@ mod tests {
         parse(&mut parser, &routes, &groups[1..]).unwrap_err();
         parse(&mut parser, &routes[1..], &groups[1..]).unwrap();
         assert_eq!(parser.known.read, 5);
+    }
+
+    #[test]
+    fn routes_that_come_and_go_take_the_names_of_their_groups_with_them() {
+        let mut parser = GeneratedParser::default();
+        let groups = [
+            group("a", "10.0.0.1:1"),
+            group("b", "10.0.0.2:1"),
+            group("c", "10.0.0.3:1"),
+        ];
+        let of = |numbers: &[usize]| -> Vec<String> {
+            let name = |number: usize| ["a", "b", "c"][number % 3];
+            let routes = numbers.iter().map(|number| {
+                route(
+                    &format!("r{number}"),
+                    &format!("x{number}.example"),
+                    name(*number),
+                )
+            });
+            routes.collect()
+        };
+        for numbers in [
+            &[0, 1, 3][..],
+            &[0, 1, 2, 3],
+            &[0, 2, 3],
+            &[2, 3],
+            &[2, 3],
+            &[2],
+            &[5, 2, 8],
+            &[8, 4, 7, 5],
+            &[3],
+        ] {
+            let config = parse(&mut parser, &of(numbers), &groups).unwrap();
+            let again = parse(&mut parser, &of(numbers), &groups).unwrap();
+            let routes = |of: &Config| of.rules[0].routes.index().map(std::ptr::from_ref);
+            // The finder of routes is made once.
+            assert_eq!(routes(&config), routes(&again));
+        }
     }
 
     #[test]

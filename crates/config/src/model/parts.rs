@@ -67,6 +67,8 @@ type RuleKey = (String, bool, bool);
 /// Parts that were read.
 #[derive(Debug, Default)]
 pub(super) struct PartStore {
+    /// Routes of the rules of the last text, by the names of the rules.
+    lists: HashMap<String, Routes>,
     routes: HashMap<RuleKey, KnownParts<Arc<Route>>>,
     groups: KnownParts<SharedGroup>,
     /// Groups with all defaults, by the addresses of the groups as they were read.
@@ -88,6 +90,9 @@ impl PartStore {
     pub(super) fn forget_unused(&mut self) {
         forget_unused(&mut self.groups, self.round);
         self.chosen.retain(|_, chosen| chosen.round == self.round);
+        let rules = &self.routes;
+        self.lists
+            .retain(|name, _| rules.keys().any(|(of, ..)| of == name));
         self.routes.retain(|_, known| {
             forget_unused(known, self.round);
             known.values().any(|known| known.round == self.round)
@@ -234,7 +239,11 @@ impl<'p, 't> PartReader<'p, 't> {
                 Err(problems) => add_problems(&mut self.problems, problems, part.line),
             }
         }
-        Routes::new(list)
+        let lists = &mut self.store.lists;
+        let before = lists.get(rule.name).cloned().unwrap_or_default();
+        let routes = Routes::next(&before, list);
+        lists.insert(rule.name.to_owned(), routes.clone());
+        routes
     }
 }
 

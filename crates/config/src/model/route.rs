@@ -1,5 +1,6 @@
 //! `[[rule.NAME.routes]]`: special treatment of some requests of a rule.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -32,8 +33,8 @@ section! {
     /// Route: requests selected by conditions that must all hold, and the actions for these requests.
     #[derive(Clone, Debug, PartialEq)]
     pub struct Route {
-        /// Conditions of the route.
-        conditions: Conditions = Conditions::default(),
+        /// Conditions of the route, which the finder of routes shares.
+        conditions: Arc<Conditions> = Arc::default(),
         /// Label of the route in logs: its name, or its number in the file, from 1.
         label: Arc<str> = Arc::from(""),
         /// The place of its table, for messages.
@@ -184,8 +185,10 @@ pub struct Routes(Option<Arc<All>>);
 struct All {
     list: Vec<Arc<Route>>,
     index: Index,
-    /// The names of their groups, each once.
-    groups: Vec<String>,
+    /// The names of their groups, each once, in order.
+    groups: Arc<[String]>,
+    /// Number of times that the routes name each of `groups`.
+    uses: Vec<usize>,
 }
 
 impl PartialEq for Routes {
@@ -201,24 +204,81 @@ impl PartialEq for Routes {
     }
 }
 
+impl All {
+    /// Returns the number of times that each group is named once routes have gone and others have come; `None` if other
+    /// groups are named then.
+    fn change_uses(&self, gone: &[Arc<Route>], new: &[Arc<Route>]) -> Option<Vec<usize>> {
+        let mut uses = self.uses.clone();
+        let mut change = |routes: &[Arc<Route>], by: isize| {
+            for name in routes.iter().flat_map(|route| list_all_groups(route)) {
+                let place = self.groups.binary_search_by(|of| of.as_str().cmp(name));
+                let count = uses.get_mut(place.ok()?)?;
+                *count = count.checked_add_signed(by)?;
+            }
+            Some(())
+        };
+        change(new, 1)?;
+        change(gone, -1)?;
+        (!uses.contains(&0)).then_some(uses)
+    }
+}
+
+/// Returns the names of the groups to which a route or its models lead, some of them perhaps several times.
+fn list_all_groups(route: &Route) -> impl Iterator<Item = &str> {
+    let by_model = route.models.iter().flat_map(Models::group_names);
+    route.group_names().chain(by_model.map(String::as_str))
+}
+
+/// Returns the names of the groups of routes, each once and in order, with the number of times that they are named.
+fn count_groups(list: &[Arc<Route>]) -> (Arc<[String]>, Vec<usize>) {
+    let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
+    for name in list.iter().flat_map(|route| list_all_groups(route)) {
+        *counts.entry(name).or_default() += 1;
+    }
+    let names = counts.keys().map(|name| (*name).to_owned());
+    (names.collect(), counts.values().copied().collect())
+}
+
 impl Routes {
     pub(super) fn new(list: Vec<Arc<Route>>) -> Self {
+        let (groups, uses) = count_groups(&list);
+        Routes::with_groups(list, groups, uses)
+    }
+
+    /// Returns the routes of `list`, which has nearly all routes of `before`.
+    pub(super) fn next(before: &Routes, list: Vec<Arc<Route>>) -> Self {
+        let Some(all) = before.0.as_ref() else {
+            return Routes::new(list);
+        };
+        let is_same = |(a, b): &(&Arc<Route>, &Arc<Route>)| Arc::ptr_eq(a, b);
+        let first = all.list.iter().zip(&list).take_while(is_same).count();
+        if first == all.list.len() && first == list.len() {
+            return before.clone();
+        }
+        let left = all.list.len().min(list.len()) - first;
+        let ends = all.list.iter().rev().zip(list.iter().rev());
+        let last = ends.take(left).take_while(is_same).count();
+        let gone = all.list.get(first..all.list.len() - last);
+        let new = list.get(first..list.len() - last);
+        let (gone, new) = (gone.unwrap_or_default(), new.unwrap_or_default());
+        let (groups, uses) = match all.change_uses(gone, new) {
+            Some(uses) => (Arc::clone(&all.groups), uses),
+            None => count_groups(&list),
+        };
+        Routes::with_groups(list, groups, uses)
+    }
+
+    fn with_groups(list: Vec<Arc<Route>>, groups: Arc<[String]>, uses: Vec<usize>) -> Self {
         if list.is_empty() {
             return Routes::default();
         }
-        let groups = list.iter().flat_map(|route| route.group_names());
-        let groups = groups.map(str::to_owned);
-        let by_model = list.iter().filter_map(|route| route.models.as_ref());
-        let by_model = by_model.flat_map(Models::group_names).cloned();
-        let mut groups: Vec<String> = groups.chain(by_model).collect();
-        groups.sort_unstable();
-        groups.dedup();
-        let conditions = list.iter().map(|route| route.conditions.clone());
-        let index = Index::new(conditions.collect());
+        let conditions = list.iter().map(|route| Arc::clone(&route.conditions));
+        let index = Index::of_shared(conditions.collect());
         Routes(Some(Arc::new(All {
             list,
             index,
             groups,
+            uses,
         })))
     }
 
@@ -235,7 +295,7 @@ impl Routes {
 
     /// The names of their groups, each once.
     pub fn group_names(&self) -> &[String] {
-        self.0.as_ref().map_or(&[], |all| &all.groups)
+        self.0.as_ref().map_or(&[], |all| &all.groups[..])
     }
 
     /// A relative path starts at `folder`.

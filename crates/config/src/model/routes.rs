@@ -87,7 +87,7 @@ pub(super) fn read_one_route(
         None => number.to_string().into(),
     };
     let lower = |(name, pattern): (&String, &Pattern)| (name.to_ascii_lowercase(), pattern.clone());
-    route.conditions = Conditions {
+    let conditions = Conditions {
         hosts: route.host.iter().map(|host| host_as_asked(host)).collect(),
         paths: route.path.clone(),
         methods: route.method.clone(),
@@ -97,6 +97,7 @@ pub(super) fn read_one_route(
         query: route.query.0.clone(),
         cookies: route.cookies.0.clone(),
     };
+    route.conditions = Arc::new(conditions);
     check_conditions(&route, is_whole, table, report);
     check_groups(&route, rule, table, shared, report);
     check_action(table, report);

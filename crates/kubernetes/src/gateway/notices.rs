@@ -16,7 +16,8 @@ type Report = (&'static str, String);
 /// Reports of the statuses of all objects. Statuses that stay are read once.
 #[derive(Debug, Default)]
 pub(crate) struct StatusNotices {
-    known: HashMap<(Kind, ObjectName), (Arc<Status>, BTreeSet<Report>)>,
+    /// Statuses, by their addresses in memory, with their reports.
+    known: HashMap<usize, (Arc<Status>, BTreeSet<Report>)>,
 }
 
 /// True for kinds of whose objects people are told by events.
@@ -106,9 +107,8 @@ impl StatusNotices {
         let mut before = std::mem::take(&mut self.known);
         let mut notices = Vec::new();
         for status in statuses.iter().filter(|of| is_told(of.kind)) {
-            let key = (status.kind, status.object.clone());
-            let known = { before.remove(&key) }.filter(|(known, _)| Arc::ptr_eq(known, status));
-            let (_, reports) = known.unwrap_or_else(|| {
+            let key = Arc::as_ptr(status).addr();
+            let (_, reports) = { before.remove(&key) }.unwrap_or_else(|| {
                 let reports = read_status(&status.status);
                 (Arc::clone(status), reports)
             });

@@ -24,10 +24,11 @@ use crate::status::KindStatus;
 /// Most objects of a kind.
 const MAX_OBJECTS: usize = 50_000;
 
-/// Time without a change after which changes of a burst are put into effect.
+/// Time without a change after which changes of a burst are put into effect. Changes that come sooner after one another
+/// are a burst.
 const QUIET: Duration = Duration::from_millis(10);
 
-/// Longest time for which changes of a burst wait for further changes. A change after this time begins no burst yet.
+/// Longest time for which changes of a burst wait for further changes.
 const LONGEST_WAIT: Duration = Duration::from_millis(100);
 
 /// Objects of the cluster.
@@ -39,8 +40,16 @@ pub(crate) struct World {
     reported: Notify,
     /// True once an object refers to objects of a kind that is followed on demand.
     demand: watch::Sender<bool>,
-    /// Time when somebody who waited was told of changes last.
-    told: Mutex<Option<Instant>>,
+    arrivals: Mutex<Arrivals>,
+}
+
+/// Times at which changes come.
+#[derive(Debug, Default)]
+struct Arrivals {
+    /// Time of the last change.
+    last: Option<Instant>,
+    /// True if changes are a burst that nobody was told of yet.
+    are_burst: bool,
 }
 
 #[derive(Debug, Default)]
@@ -107,7 +116,7 @@ impl World {
         });
         self.note_answer(kind);
         self.state.lock().known.insert(kind);
-        self.changed.notify_one();
+        self.note_change();
     }
 
     /// Notes an answer, or events.
@@ -122,7 +131,7 @@ impl World {
     /// objects: rights from before the kind was followed keep no gateway from serving.
     pub(crate) fn note_fault(&self, kind: Kind, fault: &Fault) {
         if self.is_optional(kind) && fault.code == 403 && self.state.lock().known.insert(kind) {
-            self.changed.notify_one();
+            self.note_change();
         }
         let mut is_new = false;
         self.update(kind, |status| {
@@ -149,7 +158,7 @@ impl World {
         if self.is_optional(kind) {
             self.note_answer(kind);
             if self.state.lock().known.insert(kind) {
-                self.changed.notify_one();
+                self.note_change();
             }
             return;
         }
@@ -181,20 +190,24 @@ impl World {
 
     /// Notes that objects have changed.
     pub(crate) fn note_change(&self) {
+        {
+            let now = Instant::now();
+            let mut arrivals = self.arrivals.lock();
+            let last = arrivals.last.replace(now);
+            arrivals.are_burst |= last.is_some_and(|last| now < last + QUIET);
+        }
         self.changed.notify_one();
     }
 
-    /// Waits until objects have changed. The first change after a rest is told at once. If changes follow one another, a
-    /// burst of changes is one change: it is told once the changes have come to rest.
+    /// Waits until objects have changed. A change that comes alone is told at once. If changes follow one another, a burst
+    /// of changes is one change: it is told once the changes have come to rest.
     pub(crate) async fn wait_for_change(&self) {
         self.changed.notified().await;
-        let now = Instant::now();
-        let told = *self.told.lock();
-        if told.is_some_and(|told| now < told + LONGEST_WAIT) {
-            let end = now + LONGEST_WAIT;
+        if self.arrivals.lock().are_burst {
+            let end = Instant::now() + LONGEST_WAIT;
             while timeout(QUIET, self.changed.notified()).await.is_ok() && Instant::now() < end {}
         }
-        *self.told.lock() = Some(Instant::now());
+        self.arrivals.lock().are_burst = false;
     }
 
     /// Returns all objects; `None` until all kinds are known.

@@ -10,7 +10,9 @@ use tracing::{info, warn};
 
 use super::found::FoundMember;
 use super::service::Service;
-use super::{Files, Lists, Read, file_patterns, found_names, read, same_files, service_names};
+use super::{
+    Files, Lists, Read, file_patterns, found_names, has_found_list, read, same_files, service_names,
+};
 use crate::config::Config;
 use crate::config::watch::Folders;
 use crate::dns::{FAILED, RETRY_UNKNOWN};
@@ -70,9 +72,7 @@ impl Manager {
         let mut owned = self.lock();
         let inputs = &owned.state.inputs;
         let known = inputs.lists.found.get(name);
-        if known.is_some_and(|known| **known == members)
-            || !found_names(&inputs.config).contains(name)
-        {
+        if known.is_some_and(|known| **known == members) || !has_found_list(&inputs.config, name) {
             return;
         }
         let drained = members.iter().filter(|member| member.drain).count();
@@ -127,7 +127,7 @@ impl Manager {
     pub(crate) async fn follow_files(self: &Arc<Self>) {
         let (mut changes, mut folders) = (self.subscribe_changes(), Folders::new());
         loop {
-            let config = self.file_config();
+            let config = self.shared_config();
             let all = file_patterns(&config);
             folders.follow_files(all.iter().map(PathBuf::from));
             tokio::select! {
@@ -165,7 +165,7 @@ impl Manager {
     pub(crate) async fn follow_services(self: &Arc<Self>) {
         let (mut tasks, mut changes) = (Tasks::default(), self.subscribe_changes());
         loop {
-            let wanted = service_names(&self.file_config()).into_iter();
+            let wanted = service_names(&self.shared_config()).into_iter();
             let wanted: HashMap<String, ()> = wanted.map(|name| (name, ())).collect();
             tasks.reconcile(wanted, |name, ()| follow(Arc::clone(self), name));
             if changes.changed().await.is_err() {

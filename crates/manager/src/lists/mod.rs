@@ -159,6 +159,12 @@ pub(crate) fn found_names(config: &Config) -> HashSet<String> {
         .collect()
 }
 
+/// True if a configuration has the list `name`, which a subsystem finds.
+pub(crate) fn has_found_list(config: &Config, name: &str) -> bool {
+    let mut services = config.groups.iter().flat_map(|group| &group.services);
+    services.any(|template| template.kubernetes.as_deref() == Some(name))
+}
+
 /// The patterns of files of a configuration.
 pub(crate) fn file_patterns(config: &Config) -> BTreeSet<String> {
     let groups = config.groups.iter();

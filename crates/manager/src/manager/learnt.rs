@@ -103,7 +103,7 @@ impl Manager {
 
 /// Makes `inputs` those of the process before, whose configuration was `config`.
 fn put(changes: Changes, config: Config, inputs: &mut Inputs) {
-    inputs.config = config;
+    inputs.config = Arc::new(config);
     inputs.addresses = changes.addresses;
     let live = &mut inputs.live;
     live.enabled = changes.enabled;

@@ -4,10 +4,11 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use super::State;
+use super::entry::GroupEntry;
 use crate::chooser::Chooser;
 use crate::config::{GroupConfig, Rule};
 use crate::responses::ResponsePolicy;
-use crate::routes::Routes;
+use crate::routes::{Routes, RoutesBefore};
 use crate::snapshot::{GroupHandle, GroupSnapshot, Names, RuleSnapshot, Snapshot, Target};
 
 impl State {
@@ -45,33 +46,28 @@ impl State {
         let all = rule.group_names();
         let others = all.iter().filter(|name| **name != rule.group);
         let others: Vec<&str> = others.copied().collect();
-        let served = rule.sni.values().chain(rule.routed_groups());
-        let served: HashSet<&str> = served.map(String::as_str).collect();
-        let targets = others
-            .iter()
-            .map(|name| self.target_of(&rule, name, served.contains(name)));
-        let targets = targets.collect::<Option<Vec<_>>>()?;
+        let before = { old.rules.iter() }.find(|before| before.rule.name == rule.name);
+        let (targets, configs) = self.next_targets(&rule, &others, before)?;
         let own = match rule.group.is_empty() {
             true => Target {
                 policy: ResponsePolicy::new(rule.responses.clone(), files),
                 ..Target::new(nobody(old, &rule.name))
             },
-            false => self.target_of(&rule, &rule.group, true)?,
+            false => {
+                let entry = self.find_group(&rule.group)?;
+                self.make_target(&rule, entry, true)
+            }
         };
+        let has_same_targets = before.is_some_and(|before| {
+            own.is_like(&before.default_target) && same_objects(&before.other_targets, &targets)
+        });
         // An unchanged rule stays the same object, which makes the data plane's
         // comparison cheap.
-        let same = old.rules.iter().find(|old| {
-            let old_targets = &old.other_targets;
-            let mut pairs = old_targets.iter().zip(&targets);
-            old.rule.name == rule.name
-                && own.is_like(&old.default_target)
-                && old_targets.len() == targets.len()
-                && pairs.all(|(a, b)| b.is_like(a))
-                && old.rule == rule
-                && old.routes.are_of(&rule, files)
-        });
-        if let Some(same) = same {
-            return Some(Arc::clone(same));
+        if let Some(before) = before.filter(|_| has_same_targets)
+            && before.rule == rule
+            && before.routes.are_of(&rule, files)
+        {
+            return Some(Arc::clone(before));
         }
         let places: HashMap<&str, u32> = others
             .iter()
@@ -83,38 +79,110 @@ impl State {
         let names = rule.sni.iter();
         let names = names.map(|(name, group)| Some((name.as_str(), place(group)? as usize)));
         let names = Names::new(names.collect::<Option<Vec<_>>>()?);
-        let all = std::iter::once(&own).chain(&targets);
+        let all = std::iter::once(&own).chain(targets.iter().map(Arc::as_ref));
         let cookies = all.flat_map(|target| &target.cookie);
         let cookies = cookies.map(|cookie| cookie.name().as_bytes().into());
         let cookies = cookies.collect();
         let at = |place: u32| {
             let other = (place as usize).checked_sub(1);
-            let target = other.and_then(|at| targets.get(at)).unwrap_or(&own);
-            target.policy.config()
+            let other = other.and_then(|at| targets.get(at));
+            other.map_or(&own, |target| target).policy.config()
         };
+        let before = before.filter(|before| {
+            let mut known = before.target_configs.iter().map(|of| of.name.as_str());
+            known.by_ref().eq(others.iter().copied()) && have_same_settings(&before.rule, &rule)
+        });
+        let before = before.map(|before| RoutesBefore {
+            routes: &before.routes,
+            has_same_responses: has_same_targets,
+        });
         Some(Arc::new(RuleSnapshot {
             names,
             cookies,
-            routes: Routes::new(&rule, &places, at, files),
+            routes: Routes::next(&rule, &places, at, files, before),
             rule,
             default_target: own,
             other_targets: targets,
+            target_configs: configs,
         }))
     }
 
-    /// The target of a rule's requests to a group, whose responses clients get if `is_served`; `None` if the group does
-    /// not exist.
-    fn target_of(&self, rule: &Rule, name: &str, is_served: bool) -> Option<Target> {
-        let entry = self.find_group(name)?;
+    /// The targets of a rule's requests to the groups `others`, whose names ascend, with the groups' configurations. A
+    /// target that is as it was in the snapshot `before` stays the same object. `None` if a group does not exist.
+    fn next_targets(
+        &self,
+        rule: &Rule,
+        others: &[&str],
+        before: Option<&Arc<RuleSnapshot>>,
+    ) -> Option<TargetsWithConfigs> {
+        let served = rule.sni.values().chain(rule.routed_groups());
+        let served: HashSet<&str> = served.map(String::as_str).collect();
+        let (known, configs) = before.map_or((&[][..], &[][..]), |before| {
+            (&before.other_targets[..], &before.target_configs[..])
+        });
+        let mut known = configs.iter().zip(known).peekable();
+        // Without these settings of the rule a target depends on its group only.
+        let is_settled = before.is_some_and(|before| {
+            before.rule.responses == rule.responses
+                && before.rule.http.member_protocol == rule.http.member_protocol
+                && passes_tls(&before.rule) == passes_tls(rule)
+        });
+        let targets = others.iter().map(|name| {
+            let entry = self.find_group(name)?;
+            while known.next_if(|(config, _)| *config.name < **name).is_some() {}
+            let known = known.next_if(|(config, _)| *config.name == **name);
+            let is_served = served.contains(name);
+            let is_same = |(config, target): &(&Arc<GroupConfig>, &Arc<Target>)| {
+                is_settled
+                    && Arc::ptr_eq(config, &entry.config)
+                    && self.is_made_of(target, rule, entry, is_served)
+            };
+            let target = match known {
+                Some(known) if is_same(&known) => Arc::clone(known.1),
+                known => {
+                    let made = self.make_target(rule, entry, is_served);
+                    let same = known.filter(|(_, target)| made.is_like(target));
+                    same.map_or_else(|| Arc::new(made), |(_, target)| Arc::clone(target))
+                }
+            };
+            Some((target, Arc::clone(&entry.config)))
+        });
+        targets.collect()
+    }
+
+    /// True if a target, which was made of the configuration that the group `entry` has and of the same settings of the
+    /// rule, would be made of the same other parts now.
+    fn is_made_of(
+        &self,
+        target: &Target,
+        rule: &Rule,
+        entry: &GroupEntry,
+        is_served: bool,
+    ) -> bool {
+        let tls = entry.tls.as_ref().filter(|_| !passes_tls(rule));
+        let live = &self.inputs.live.group_maintenance;
+        let has_own_maintenance =
+            entry.config.responses.maintenance.is_some() || live.contains_key(&entry.config.name);
+        Arc::ptr_eq(&target.group, &entry.handle)
+            && target.serves_nobody != is_served
+            && target.tls.as_ref().map(Arc::as_ptr) == tls.map(Arc::as_ptr)
+            && target.cookie.as_ref().map(Arc::as_ptr) == entry.cookie.as_ref().map(Arc::as_ptr)
+            && target.chooser.as_ref().map(Arc::as_ptr) == entry.chooser.as_ref().map(Arc::as_ptr)
+            && !has_own_maintenance
+            && target.policy.config().maintenance == rule.responses.maintenance
+            && target.policy.is_of(&self.inputs.files)
+    }
+
+    /// The target of a rule's requests to a group, whose responses clients get if `is_served`.
+    fn make_target(&self, rule: &Rule, entry: &GroupEntry, is_served: bool) -> Target {
         let mut responses = entry.config.responses.clone();
-        responses.set_maintenance(self.inputs.live.group_maintenance.get(name));
+        let maintenance = &self.inputs.live.group_maintenance;
+        responses.set_maintenance(maintenance.get(&entry.config.name));
         let responses = responses.layer_over(&rule.responses);
-        // What passes through is encrypted already.
-        let passes = !rule.sni.is_empty() && rule.tls.is_none();
-        Some(Target {
+        Target {
             policy: ResponsePolicy::new(responses, &self.inputs.files),
             group: Arc::clone(&entry.handle),
-            tls: entry.tls.clone().filter(|_| !passes),
+            tls: entry.tls.clone().filter(|_| !passes_tls(rule)),
             member_protocol: { entry.config.member_protocol }.unwrap_or(rule.http.member_protocol),
             send_proxy: entry.config.send_proxy,
             source: entry.config.source,
@@ -125,7 +193,7 @@ impl State {
             max_prompt: max_prompt(&entry.config),
             has_first_token_target: entry.config.reads_bodies()
                 && entry.config.settings.inference.ttft_target.is_some(),
-        })
+        }
     }
 
     /// The groups that subsystems name: the old objects where nothing has changed.
@@ -162,6 +230,23 @@ impl State {
     }
 }
 
+/// Targets of a rule, and the configurations of their groups.
+type TargetsWithConfigs = (Vec<Arc<Target>>, Vec<Arc<GroupConfig>>);
+
+/// True if TLS of clients passes through the rule: it is encrypted already.
+fn passes_tls(rule: &Rule) -> bool {
+    !rule.sni.is_empty() && rule.tls.is_none()
+}
+
+/// True if two rules differ in nothing but their routes.
+fn have_same_settings(one: &Rule, other: &Rule) -> bool {
+    let one = Rule {
+        routes: other.routes.clone(),
+        ..one.clone()
+    };
+    one == *other
+}
+
 /// Most bytes of a request's body that are read before a member is chosen, if the group's strategy reads them.
 fn max_prompt(group: &GroupConfig) -> Option<usize> {
     group
@@ -181,4 +266,165 @@ fn nobody(old: &Snapshot, rule: &str) -> Arc<GroupHandle> {
 
 fn same_objects<T>(a: &[Arc<T>], b: &[Arc<T>]) -> bool {
     a.len() == b.len() && a.iter().zip(b).all(|(a, b)| Arc::ptr_eq(a, b))
+}
+
+#[cfg(test)]
+mod tests {
+    use evenkeel_core::time::Instant;
+
+    use super::*;
+    use crate::config;
+    use crate::lists::Lists;
+
+    /// Returns a text with these routes to the groups `a`, `b` and `c`, and further lines of the rule and of the group `b`.
+    fn text(routes: &[&str], of_rule: &str, of_group: &str) -> String {
+        let routes = routes.iter().map(|name| {
+            let group = &name[..1];
+            format!("[[rule.web.routes]]\nname = \"{name}\"\nhost = \"{name}.example\"\ngroup = \"{group}\"\n")
+        });
+        let groups = ["a", "b", "c"].map(|name| {
+            let more = if name == "b" { of_group } else { "" };
+            format!("[group.{name}]\nmembers = [\"10.0.0.1:1\"]\n{more}")
+        });
+        let routes: String = routes.collect();
+        format!(
+            "[rule.web]\nlisten = \"127.0.0.1:1\"\n{of_rule}{routes}{}",
+            groups.concat()
+        )
+    }
+
+    fn next(state: &State, text: &str) -> State {
+        let config = config::parse("x", text).unwrap();
+        let now = Instant::from_nanos(1);
+        let inputs = state.inputs.with_config(config, Lists::default(), now);
+        let mut before = state.next(inputs.clone(), 1, now);
+        before.commit(now);
+        // Groups that stay as they are keep their configurations in memory.
+        let mut next = before.next_keeping(inputs, 2, now);
+        next.take_kept(&mut before, now);
+        next
+    }
+
+    /// Changes the state as a reload does.
+    fn change(state: &mut State, text: &str) {
+        let config = config::parse("x", text).unwrap();
+        let inputs =
+            { &state.inputs }.with_config(config, Lists::default(), Instant::from_nanos(1));
+        apply(state, inputs);
+    }
+
+    fn apply(state: &mut State, inputs: crate::inputs::Inputs) {
+        let now = Instant::from_nanos(1);
+        let mut next = state.next_keeping(inputs, 3, now);
+        next.take_kept(state, now);
+        *state = next;
+    }
+
+    fn rule(state: &State) -> Arc<RuleSnapshot> {
+        Arc::clone(&state.snapshot.rules[0])
+    }
+
+    /// Returns true for each target that is the same object in both rules.
+    fn same_targets(one: &RuleSnapshot, other: &RuleSnapshot) -> Vec<bool> {
+        let pairs = one.other_targets.iter().zip(&other.other_targets);
+        pairs.map(|(one, other)| Arc::ptr_eq(one, other)).collect()
+    }
+
+    #[test]
+    fn a_change_of_one_route_leaves_the_others_and_all_targets_as_they_are() {
+        let mut state = next(&State::empty(), &text(&["a1", "b1", "c1"], "", ""));
+        let before = rule(&state);
+        change(&mut state, &text(&["a1", "b2", "b1", "c1"], "", ""));
+        let after = rule(&state);
+        assert!(!Arc::ptr_eq(&before, &after));
+        assert_eq!(same_targets(&before, &after), [true; 3]);
+        assert_eq!(after.routes.route_at(1).label.as_deref(), Some("b2"));
+        // A text that is read as a whole has other routes in memory, and a generated one the same.
+        let again = Routes::next(
+            &after.rule,
+            &HashMap::from([("a", 1), ("b", 2), ("c", 3), ("", 0)]),
+            |_| after.default_target.policy.config(),
+            &state.inputs.files,
+            Some(RoutesBefore {
+                routes: &after.routes,
+                has_same_responses: true,
+            }),
+        );
+        for place in 0..4 {
+            assert!(std::ptr::eq(
+                again.route_at(place),
+                after.routes.route_at(place)
+            ));
+        }
+    }
+
+    #[test]
+    fn a_target_follows_the_settings_that_it_is_made_of() {
+        let routes = ["a1", "b1", "c1"];
+        let mut state = next(&State::empty(), &text(&routes, "", ""));
+        let first = rule(&state);
+        change(&mut state, &text(&routes, "", "send_proxy = \"v2\"\n"));
+        let second = rule(&state);
+        assert_eq!(same_targets(&first, &second), [true, false, true]);
+        assert!(second.other_targets[1].send_proxy.is_some());
+        change(
+            &mut state,
+            &text(
+                &routes,
+                "maintenance = { on = true }\n",
+                "send_proxy = \"v2\"\n",
+            ),
+        );
+        let third = rule(&state);
+        assert_eq!(same_targets(&second, &third), [false; 3]);
+        let is_closed = |rule: &RuleSnapshot| {
+            let targets = rule.other_targets.iter();
+            targets
+                .map(|of| of.policy.is_in_maintenance(None))
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(is_closed(&third), [true; 3]);
+        change(&mut state, &text(&routes, "", ""));
+        assert_eq!(is_closed(&rule(&state)), [false; 3]);
+        // Maintenance of a group begins and ends live.
+        for (on, closed) in [
+            (Some(true), true),
+            (Some(false), false),
+            (Some(true), true),
+            (None, false),
+        ] {
+            let mut inputs = state.inputs.clone();
+            let live = &mut inputs.live.group_maintenance;
+            match on {
+                Some(on) => drop(live.insert("c".into(), on)),
+                None => drop(live.remove("c")),
+            }
+            apply(&mut state, inputs);
+            assert_eq!(is_closed(&rule(&state)), [false, false, closed]);
+        }
+        // So does that of a group whose own setting it overrides.
+        change(
+            &mut state,
+            &text(&routes, "", "maintenance = { on = true }\n"),
+        );
+        assert_eq!(is_closed(&rule(&state)), [false, true, false]);
+        for (on, closed) in [(Some(false), false), (None, true)] {
+            let mut inputs = state.inputs.clone();
+            let live = &mut inputs.live.group_maintenance;
+            match on {
+                Some(on) => drop(live.insert("b".into(), on)),
+                None => drop(live.remove("b")),
+            }
+            apply(&mut state, inputs);
+            assert_eq!(is_closed(&rule(&state)), [false, closed, false]);
+        }
+        // A route that is gone takes its target away.
+        change(&mut state, &text(&["a1", "c1"], "", ""));
+        let names = |rule: &RuleSnapshot| -> Vec<String> {
+            let configs = rule.target_configs.iter();
+            configs.map(|of| of.name.clone()).collect()
+        };
+        assert_eq!(names(&rule(&state)), ["a", "c"]);
+        assert!(same_targets(&first, &rule(&state))[0]);
+    }
 }
