@@ -4,6 +4,7 @@ mod alerts;
 mod conformance;
 mod deployment;
 mod ejections;
+mod engines;
 mod faults;
 mod gateway;
 mod gateway_filters;
