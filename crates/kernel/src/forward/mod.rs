@@ -21,6 +21,7 @@ mod table_copy;
 mod tests;
 mod trace;
 mod udp;
+mod udp_copies;
 mod xdp;
 
 use std::collections::BTreeSet;
@@ -53,6 +54,7 @@ pub use self::row_table::{ROW_SEATS, ROWS, RowMember, RowTable};
 use self::table::read_table;
 pub use self::table_copy::{CopyEnd, CopyResult, Entry, TableCopy, list_addresses};
 pub use self::trace::{Trace, TracedHeader, TracedPacket, Verdict};
+pub use self::udp_copies::UdpCopy;
 use self::xdp::XdpPlaces;
 pub use self::xdp::XdpStates;
 use crate::bpf::{self, BpfError, create_clsact, failed_to, find_map, find_program};
