@@ -13,11 +13,13 @@ pub struct CopyStatus {
     pub receivers: usize,
     /// Copies of others' connections in the kernel's table.
     pub copied: usize,
+    /// Copies of others' sessions of UDP in the kernel's table.
+    pub copied_sessions: usize,
     /// Number of copies that were sent.
     pub sent: u64,
     /// Number of copies and ends that found no room on their way.
     pub unsent: u64,
-    /// Number of connections that continue here: the address has moved to this balancer.
+    /// Number of connections and sessions that continue here: the address has moved to this balancer.
     pub taken_over: u64,
     /// Numbers of received copies by what became of them.
     pub received: BTreeMap<String, u64>,
@@ -40,6 +42,12 @@ pub(crate) fn write_families(out: &mut Exposition, status: Option<&CopyStatus>) 
         |status| status.copied as f64,
     );
     family(
+        "evenkeel_forward_session_copies",
+        Type::Gauge,
+        "Copies of other balancers' sessions of UDP in the kernel's table.",
+        |status| status.copied_sessions as f64,
+    );
+    family(
         "evenkeel_forward_copies_receivers",
         Type::Gauge,
         "Other balancers that get copies of connections.",
@@ -48,7 +56,7 @@ pub(crate) fn write_families(out: &mut Exposition, status: Option<&CopyStatus>) 
     family(
         "evenkeel_forward_copies_sent_total",
         Type::Counter,
-        "Copies of connections sent to other balancers.",
+        "Copies of connections and sessions sent to other balancers.",
         |status| status.sent as f64,
     );
     family(
@@ -60,7 +68,7 @@ pub(crate) fn write_families(out: &mut Exposition, status: Option<&CopyStatus>) 
     family(
         "evenkeel_forward_taken_over_total",
         Type::Counter,
-        "Connections of other balancers that continue at this balancer.",
+        "Connections and sessions of other balancers that continue at this balancer.",
         |status| status.taken_over as f64,
     );
     out.begin_family(

@@ -379,7 +379,7 @@ impl Engine {
         let (tickets, homes) = (&mut self.tickets, &mut self.homes);
         match event.step {
             Step::Begin => tickets.hold(homes, key, event.seat, began),
-            Step::Adopt => self.adopt(key, event.seat, at),
+            Step::Adopt => self.adopt(key, event, at),
             Step::Accept => self.requests.accept(homes, tickets.find_ticket(&key)),
             Step::Confirm => tickets.record_acceptance(homes, &key, at),
             Step::Answer => tickets.record_answer(homes, &key, at),
@@ -451,7 +451,7 @@ impl Engine {
             .visit_connections(|one| open += usize::from(one.is_open() && !one.is_copied()));
         let counted = counted.and(
             self.forwarder
-                .visit_udp_sessions(|one| open += usize::from(one.is_open())),
+                .visit_udp_sessions(|one| open += usize::from(one.is_open() && !one.is_copied())),
         );
         if open > 0 {
             info!(

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use evenkeel_core::time::Instant;
 use evenkeel_kernel::bpf::BpfError;
-use evenkeel_kernel::forward::{self as kernel, Connection};
+use evenkeel_kernel::forward::{self as kernel, Connection, UdpSession};
 use evenkeel_net::clock::monotonic_nanos;
 
 use crate::engine::{Engine, IDLE};
@@ -51,9 +51,6 @@ impl Engine {
             }
         })?;
         self.connections = connections;
-        if let Some(copies) = copies {
-            copies.end_sweep(|| kernel::list_addresses().unwrap_or_default());
-        }
         for connection in over {
             if connection.is_open() && !connection.is_copied() {
                 records.note_silence(connection.pair, connection.began_ns);
@@ -70,11 +67,14 @@ impl Engine {
                 }
             }
         }
+        let copies = &mut self.copies;
         self.sessions
-            .sweep(&self.forwarder, rules, nat, |session| {
-                let key = (session.pair(), session.began_ns);
-                note(key, session.seat, session.is_answered(), tickets, records);
+            .sweep(&self.forwarder, rules, (nat, copies), |session| {
+                note_session(session, tickets, records);
             })?;
+        if let Some(copies) = copies {
+            copies.end_sweep(|| kernel::list_addresses().unwrap_or_default());
+        }
         for (key, seat) in self.tickets.take_unknown() {
             let began = self.instant(key.1);
             self.tickets.hold(&mut self.homes, key, seat, began);
@@ -138,6 +138,16 @@ fn note_connection(
     } else if connection.is_open() {
         tickets.note_request(connection, now_ns);
         note(key, seat, connection.is_answered(), tickets, records);
+    }
+}
+
+/// Notes an open session.
+fn note_session(session: &UdpSession, tickets: &mut Tickets, records: &mut Records) {
+    if session.is_copied() {
+        tickets.note_copy(session.seat);
+    } else {
+        let key = (session.pair(), session.began_ns);
+        note(key, session.seat, session.is_answered(), tickets, records);
     }
 }
 

@@ -11,6 +11,7 @@ use evenkeel_kernel::forward::{
 use evenkeel_net::clock::monotonic_nanos;
 use evenkeel_proxy::udp::client_sessions::{ClientSessions, FollowedSessions, SessionKey};
 
+use crate::copies::Copies;
 use crate::nat::Nat;
 use crate::plan::{PlannedRule, UdpTerms};
 
@@ -19,6 +20,10 @@ const BEGINS: Duration = Duration::from_secs(1);
 
 /// Time for answers under way in a session of a rule that is gone.
 const ANSWERS: Duration = Duration::from_secs(3);
+
+/// Time beyond `idle_timeout` after which a copy is removed whose sender is gone: the last datagram that a copy knows of may
+/// be two rounds old.
+const COPY_LINGER: Duration = Duration::from_secs(30);
 
 /// Returns the listening addresses of a rule.
 pub(crate) fn list_listeners(
@@ -50,6 +55,7 @@ struct Limits {
 struct State {
     is_open: bool,
     is_answered: bool,
+    is_copied: bool,
     leaves: bool,
     /// Time since the last datagram.
     silence: Duration,
@@ -62,6 +68,7 @@ impl State {
         State {
             is_open: session.is_open(),
             is_answered: session.is_answered(),
+            is_copied: session.is_copied(),
             leaves: session.leaves(),
             silence: session.find_silence(now_ns),
             age: session.find_age(now_ns),
@@ -79,6 +86,9 @@ fn find_end(state: State, limits: Option<Limits>, linger: Duration) -> Option<Ud
     let Some(Limits { idle, terms }) = limits else {
         return (silence > ANSWERS).then_some(UdpEnd::Idle);
     };
+    if state.is_copied {
+        return (silence > idle.saturating_add(COPY_LINGER)).then_some(UdpEnd::Idle);
+    }
     let is_unanswered = terms.expects_answer && !state.is_answered;
     let end = if is_unanswered {
         UdpEnd::Silent
@@ -161,7 +171,7 @@ impl Sessions {
         &mut self,
         forwarder: &Forwarder,
         rules: &[PlannedRule],
-        nat: &mut Nat,
+        (nat, copies): (&mut Nat, &mut Option<Copies>),
         mut note: impl FnMut(&UdpSession),
     ) -> Result<(), BpfError> {
         let now_ns = monotonic_nanos();
@@ -179,9 +189,18 @@ impl Sessions {
             nat.note_seat(session.seat, session.has_nat());
             let linger = nat.choose_linger_of(session.seat, session.has_nat(), linger);
             let limits = limits.get(&session.of.listener).copied();
-            match find_end(State::of_session(&session, now_ns), limits, linger) {
+            let is_over = copies
+                .as_mut()
+                .is_some_and(|one| one.is_session_over(&session));
+            let end = find_end(State::of_session(&session, now_ns), limits, linger);
+            match end.or(is_over.then_some(UdpEnd::Idle)) {
                 Some(end) => over.push((session, end)),
-                None if session.is_open() => note(&session),
+                None if session.is_open() => {
+                    note(&session);
+                    if let Some(copies) = copies {
+                        copies.note_session(&session, now_ns);
+                    }
+                }
                 None => {}
             }
         })?;

@@ -9,7 +9,7 @@
 
 #include <linux/udp.h>
 
-/* Flags of sessions, beside ANSWERED, CLOSED and CONFIRMED. */
+/* Flags of sessions, beside ANSWERED, CLOSED, CONFIRMED and COPIED. */
 enum evk_udp_flag {
 	LEAVES = 64,  /* the client's datagrams go to another member */
 	FAILED = 128, /* an error of ICMP has said that nobody takes datagrams */
@@ -149,7 +149,8 @@ __attribute__((noinline)) int evk_udp_end(const struct evk_nat_pair *which, __u3
 		return 0;
 	struct evk_nat_pair pair = *which;
 	struct evk_udp_session *session = bpf_map_lookup_elem(&evk_udp_sessions, &pair);
-	if (!session || __sync_fetch_and_or(&session->flags, CLOSED) & CLOSED)
+	/* A copy counts nowhere. */
+	if (!session || __sync_fetch_and_or(&session->flags, CLOSED) & (CLOSED | COPIED))
 		return 0;
 	__u32 seat = session->seat;
 	struct evk_counts *counts = bpf_map_lookup_elem(&evk_counts, &seat);
@@ -420,6 +421,22 @@ static __always_inline int continue_session(struct __sk_buff *skb, const struct 
 	return send_datagram(skb, &fib, FORWARDED_TO_MEMBER);
 }
 
+/* Counts the copy of another balancer's session as a session of this balancer, once. */
+static __attribute__((noinline)) void adopt_session(const struct evk_address *member,
+						    struct evk_udp_session *session, __u64 now)
+{
+	if (!(__sync_fetch_and_and(&session->flags, ~COPIED) & COPIED))
+		return;
+	__u32 seat = session->seat;
+	struct evk_counts *counts = bpf_map_lookup_elem(&evk_counts, &seat);
+	if (counts)
+		__sync_fetch_and_add(&counts->in_flight, 1);
+	struct evk_udp_counts *all = bpf_map_lookup_elem(&evk_udp_counts, &session->of.listener);
+	if (all)
+		__sync_fetch_and_add(&all->open, 1);
+	tell_udp(EVENT_ADOPT, 0, member, session, now);
+}
+
 /* Forwards a datagram to a listener, or leaves it to the listener's socket. */
 static __always_inline int serve_client(struct __sk_buff *skb, const struct headers *head,
 					struct evk_udp_draft *draft, const struct evk_udp_listener *listener,
@@ -435,8 +452,11 @@ static __always_inline int serve_client(struct __sk_buff *skb, const struct head
 		draft->pair = *known;
 	struct evk_udp_session *session = known ? bpf_map_lookup_elem(&evk_udp_sessions, &draft->pair) : 0;
 	if (session) {
-		int end = find_end(session, listener, now);
+		/* The last datagram that a copy knows of may be old. */
+		int end = session->flags & COPIED ? -1 : find_end(session, listener, now);
 		int is_over = end >= 0 || session->flags & CLOSED;
+		if (!is_over && session->flags & COPIED)
+			adopt_session(&draft->pair.member, session, now);
 		if (!is_over && !must_leave(session->seat))
 			return continue_session(skb, head, draft, session, now);
 		if (is_over) {
@@ -466,6 +486,8 @@ static __always_inline int serve_member(struct __sk_buff *skb, const struct head
 		return pass(PASSED_TOO_LARGE);
 	if (way != FOUND)
 		return drop();
+	if ((session->flags & (COPIED | CLOSED)) == COPIED)
+		adopt_session(&draft->pair.member, session, now);
 	if (!(session->flags & LEAVES))
 		session->seen = coarse(now);
 	__sync_fetch_and_add(&session->bytes_out, head->payload);
@@ -612,6 +634,21 @@ static __attribute__((noinline)) int forward_udp_error(struct __sk_buff *skb, in
 	return redirect(&fib);
 }
 
+/* Removes a session, and the client's way to the session. */
+static __attribute__((noinline)) void forget_session(const struct evk_nat_pair *which)
+{
+	struct evk_nat_pair pair = *which;
+	struct evk_udp_session *session = bpf_map_lookup_elem(&evk_udp_sessions, &pair);
+	if (!session)
+		return;
+	struct evk_udp_client who = session->of;
+	/* The client may have another session. */
+	struct evk_nat_pair *known = bpf_map_lookup_elem(&evk_udp_clients, &who);
+	if (known && is_same_address(&known->member, &pair.member) && is_same_address(&known->source, &pair.source))
+		bpf_map_delete_elem(&evk_udp_clients, &who);
+	bpf_map_delete_elem(&evk_udp_sessions, &pair);
+}
+
 /* Removes a session that is over, or that was silent for too long. */
 struct evk_udp_removal {
 	struct evk_nat_pair pair;
@@ -626,12 +663,89 @@ int evk_udp_remove(struct evk_udp_removal *removal)
 	struct evk_udp_session *session = bpf_map_lookup_elem(&evk_udp_sessions, &pair);
 	if (!session || session->seen != removal->seen)
 		return 0;
-	struct evk_udp_client who = session->of;
 	evk_udp_end(&pair, removal->end, bpf_ktime_get_ns());
-	/* The client may have another session. */
-	struct evk_nat_pair *known = bpf_map_lookup_elem(&evk_udp_clients, &who);
-	if (known && is_same_address(&known->member, &pair.member) && is_same_address(&known->source, &pair.source))
-		bpf_map_delete_elem(&evk_udp_clients, &who);
-	bpf_map_delete_elem(&evk_udp_sessions, &pair);
+	forget_session(&pair);
 	return 1;
+}
+
+/* Copy of a session as another balancer has sent it. */
+struct evk_udp_order {
+	struct evk_nat_pair pair;
+	struct evk_udp_session session;
+};
+
+/* True if packets of a session have passed the other balancer since packets came here, as `has_moved`. */
+static __always_inline int has_session_moved(const struct evk_udp_session *here, const struct evk_udp_session *there,
+					     __u64 now)
+{
+	__s32 newer = there->seen - here->seen, silence = coarse(now) - here->seen;
+	return newer >= (__s32)YIELD || (newer >= (__s32)LATER && silence >= (__s32)YIELD);
+}
+
+/* Makes room for a copy where the client has another session. Returns an error if this balancer has the session. */
+static __attribute__((noinline)) int leave_other(const struct evk_nat_pair *pair, const struct evk_udp_session *next,
+						 __u64 now)
+{
+	struct evk_udp_client who = next->of;
+	struct evk_nat_pair *known = bpf_map_lookup_elem(&evk_udp_clients, &who);
+	if (!known || (is_same_address(&known->member, &pair->member) && is_same_address(&known->source, &pair->source)))
+		return 0;
+	struct evk_nat_pair other = *known;
+	struct evk_udp_session *old = bpf_map_lookup_elem(&evk_udp_sessions, &other);
+	if (old && !(old->flags & (COPIED | CLOSED)) && !has_session_moved(old, next, now))
+		return -1;
+	evk_udp_end(&other, END_CLOSED, now);
+	bpf_map_delete_elem(&evk_udp_sessions, &other);
+	return 0;
+}
+
+/* Enters a copy of a session, or what is new of a copy. */
+SEC("syscall")
+int evk_udp_copy(struct evk_udp_order *order)
+{
+	struct evk_nat_pair pair = order->pair;
+	struct evk_udp_session next = order->session;
+	__u64 now = bpf_ktime_get_ns();
+	int result = COPY_UPDATED;
+	/* The process has the client's session. */
+	if (bpf_map_lookup_elem(&evk_udp_kept, &next.of))
+		return COPY_OWN;
+	struct evk_udp_session *old = bpf_map_lookup_elem(&evk_udp_sessions, &pair);
+	if (old && (!is_same_address(&old->of.client, &next.of.client) ||
+		    !is_same_address(&old->of.listener, &next.of.listener))) {
+		/* The port towards the member, or with half NAT another address of this balancer. */
+		if (!(old->flags & COPIED))
+			return COPY_PORT;
+		forget_session(&pair);
+		old = 0;
+	}
+	if (old && !(old->flags & COPIED)) {
+		if (!has_session_moved(old, &next, now))
+			return COPY_OWN;
+		evk_udp_end(&pair, END_CLOSED, now);
+		/* No longer counted: a copy from now on. */
+		old->bytes_in = 0;
+		old->bytes_out = 0;
+		old->datagrams_in = 0;
+		old->datagrams_out = 0;
+		old->flags = next.flags;
+		result = COPY_YIELDED;
+	}
+	if (leave_other(&pair, &next, now))
+		return COPY_OWN;
+	if (old) {
+		__sync_fetch_and_or(&old->flags, next.flags & ANSWERED);
+		old->seat = next.seat;
+		old->seen = next.seen;
+	} else {
+		long failed = bpf_map_update_elem(&evk_udp_sessions, &pair, &next, BPF_NOEXIST);
+		if (failed)
+			return failed == -EEXIST ? COPY_OWN : COPY_FULL;
+		result = COPY_WRITTEN;
+	}
+	if (bpf_map_update_elem(&evk_udp_clients, &next.of, &pair, BPF_ANY)) {
+		bpf_map_delete_elem(&evk_udp_sessions, &pair);
+		return COPY_FULL;
+	}
+	return result;
 }

@@ -59,7 +59,26 @@ pub struct ConnectionEnd {
     pub member: SocketAddr,
 }
 
-/// Message about copies of connections.
+/// Copy of a session of UDP.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SessionCopy {
+    /// Address of the client.
+    pub client: SocketAddr,
+    /// Address that the client sends datagrams to.
+    pub listener: SocketAddr,
+    /// Address of the member.
+    pub member: SocketAddr,
+    /// Address of the balancer that the member sees with full NAT; `None` if the member sees the client.
+    pub source: Option<SocketAddr>,
+    /// True if the member has answered.
+    pub is_answered: bool,
+    /// Time since the first datagram, in milliseconds.
+    pub age_ms: u32,
+    /// Time since the last datagram, in milliseconds.
+    pub silence_ms: u32,
+}
+
+/// Message about copies of connections and sessions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CopyMessage {
     /// The sender wants copies.
@@ -76,7 +95,14 @@ pub enum CopyMessage {
     },
     /// Ends of connections, one at least.
     Ends(Vec<ConnectionEnd>),
-    /// All connections of the sender were sent in this round, or in a later one.
+    /// Copies of sessions of UDP, one at least.
+    Sessions {
+        /// Number of the round through the sender's table.
+        round: u64,
+        /// The sessions.
+        sessions: Vec<SessionCopy>,
+    },
+    /// All connections and sessions of the sender were sent in this round, or in a later one.
     RoundEnd {
         /// Number of the round.
         round: u64,
@@ -87,6 +113,8 @@ const REQUEST: u8 = 1;
 const COPIES: u8 = 2;
 const ENDS: u8 = 3;
 const ROUND_END: u8 = 4;
+/// Balancers that do not know sessions count the message as malformed.
+const SESSIONS: u8 = 5;
 
 const IS_V6: u8 = 1;
 const IS_DIRECT: u8 = 2;
@@ -119,6 +147,11 @@ impl CopyMessage {
                 out.push(ENDS);
                 ends.iter().for_each(|end| end.encode(&mut out));
             }
+            CopyMessage::Sessions { round, sessions } => {
+                out.push(SESSIONS);
+                out.extend(round.to_be_bytes());
+                sessions.iter().for_each(|copy| copy.encode(&mut out));
+            }
             CopyMessage::RoundEnd { round } => {
                 out.push(ROUND_END);
                 out.extend(round.to_be_bytes());
@@ -139,6 +172,10 @@ impl CopyMessage {
                 connections: read_all(&mut input, ConnectionCopy::decode)?,
             },
             ENDS => CopyMessage::Ends(read_all(&mut input, ConnectionEnd::decode)?),
+            SESSIONS => CopyMessage::Sessions {
+                round: input.read_u64()?,
+                sessions: read_all(&mut input, SessionCopy::decode)?,
+            },
             ROUND_END => CopyMessage::RoundEnd {
                 round: input.read_u64()?,
             },
@@ -308,6 +345,59 @@ impl ConnectionCopy {
     }
 }
 
+impl SessionCopy {
+    /// Returns the number of bytes in a message.
+    pub fn measure(&self) -> usize {
+        let addresses = if self.source.is_some() { 4 } else { 3 };
+        1 + addresses * measure_address(self.client) + 8
+    }
+
+    fn encode(&self, out: &mut Vec<u8>) {
+        let all = [
+            self.client,
+            self.listener,
+            self.member,
+            self.source.unwrap_or(self.client),
+        ];
+        let Some(family) = find_family(&all) else {
+            return;
+        };
+        let bit = |is_set, bit| if is_set { bit } else { 0 };
+        out.push(
+            family | bit(self.is_answered, IS_ANSWERED) | bit(self.source.is_some(), HAS_SOURCE),
+        );
+        let given = if self.source.is_some() { 4 } else { 3 };
+        let addresses = all.into_iter().take(given);
+        addresses.for_each(|address| put_address(out, address));
+        out.extend(self.age_ms.to_be_bytes());
+        out.extend(self.silence_ms.to_be_bytes());
+    }
+
+    fn decode(input: &mut Input<'_>) -> Option<Self> {
+        let flags = input.read_u8()?;
+        if flags & !(IS_V6 | IS_ANSWERED | HAS_SOURCE) != 0 {
+            return None;
+        }
+        let client = read_address(input, flags)?;
+        let listener = read_address(input, flags)?;
+        let member = read_address(input, flags)?;
+        let source = match flags & HAS_SOURCE {
+            0 => None,
+            _ => Some(read_address(input, flags)?),
+        };
+        let (age_ms, silence_ms) = (input.read_u32()?, input.read_u32()?);
+        (silence_ms <= age_ms).then_some(SessionCopy {
+            client,
+            listener,
+            member,
+            source,
+            is_answered: flags & IS_ANSWERED != 0,
+            age_ms,
+            silence_ms,
+        })
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -346,7 +436,30 @@ mod tests {
         }
     }
 
-    fn list_messages() -> [CopyMessage; 4] {
+    fn session() -> SessionCopy {
+        SessionCopy {
+            client: copy().client,
+            listener: copy().listener,
+            member: copy().member,
+            source: None,
+            is_answered: true,
+            age_ms: 7000,
+            silence_ms: 6,
+        }
+    }
+
+    fn session_of_ipv6() -> SessionCopy {
+        let copy = copy_of_ipv6();
+        SessionCopy {
+            client: copy.client,
+            listener: copy.listener,
+            member: copy.member,
+            source: copy.source,
+            ..session()
+        }
+    }
+
+    fn list_messages() -> [CopyMessage; 5] {
         let end = ConnectionEnd {
             client: copy().client,
             listener: copy().listener,
@@ -360,6 +473,10 @@ mod tests {
             },
             CopyMessage::Ends(vec![end, end]),
             CopyMessage::RoundEnd { round: u64::MAX },
+            CopyMessage::Sessions {
+                round: 8,
+                sessions: vec![session(), session_of_ipv6()],
+            },
         ]
     }
 
@@ -379,6 +496,12 @@ mod tests {
             let mut bytes = Vec::new();
             one.encode(&mut bytes);
             assert_eq!(bytes.len(), one.measure());
+        }
+        for one in [session(), session_of_ipv6()] {
+            let mut bytes = Vec::new();
+            one.encode(&mut bytes);
+            assert_eq!(bytes.len(), one.measure());
+            assert!(bytes.len() < MAX_COPY);
         }
     }
 
@@ -441,11 +564,32 @@ mod tests {
         assert_eq!(CopyMessage::decode(&[99]), None);
     }
 
+    #[test]
+    fn impossible_sessions_are_refused() {
+        type Change = fn(&mut SessionCopy);
+        let changes: [Change; 4] = [
+            |one| one.client.set_port(0),
+            |one| one.member = at("0.0.0.0:80"),
+            |one| one.silence_ms = one.age_ms + 1,
+            |one| one.source = Some(at("[2001:db8::2]:80")),
+        ];
+        let write = |sessions| CopyMessage::Sessions { round: 1, sessions }.encode();
+        for (number, change) in changes.iter().enumerate() {
+            let mut wrong = session();
+            change(&mut wrong);
+            assert_eq!(CopyMessage::decode(&write(vec![wrong])), None, "{number}");
+        }
+        let mut bytes = write(vec![session()]);
+        assert!(CopyMessage::decode(&bytes).is_some());
+        bytes[9] |= IS_DIRECT;
+        assert_eq!(CopyMessage::decode(&bytes), None, "a flag of connections");
+    }
+
     proptest! {
         #[test]
         fn any_bytes_are_a_message_that_is_written_so_or_none(
             mut bytes in proptest::collection::vec(any::<u8>(), 0..300),
-            kind in 0..6u8,
+            kind in 0..7u8,
         ) {
             if let Some(first) = bytes.first_mut() {
                 *first = kind;
@@ -457,7 +601,7 @@ mod tests {
 
         #[test]
         fn changed_messages_are_messages_that_are_written_so_or_none(
-            number in 0..4usize,
+            number in 0..5usize,
             changes in proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..5),
         ) {
             let mut bytes = list_messages()[number].encode();

@@ -4,6 +4,7 @@
 
 mod copies;
 mod direct;
+mod iperf;
 mod nat;
 mod rows;
 mod servers;

@@ -1,23 +1,22 @@
 //! Copies that come in, and go into the program's table.
 
-use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use evenkeel_config::ReturnPath;
 use evenkeel_core::time::Instant;
 use evenkeel_kernel::bpf::BpfError;
-use evenkeel_kernel::forward::{CopyEnd, CopyResult, Pair};
+use evenkeel_kernel::forward::{CopyEnd, CopyResult, Event, Pair, UdpClient};
 use evenkeel_manager::copy_queues::CopyQueues;
 use evenkeel_net::clock::monotonic_nanos;
 use evenkeel_net::random_bytes;
 use evenkeel_wire::connection_copies::{ConnectionCopy, ConnectionEnd, CopyMessage};
 
-use super::received::{CopyOutcome, read_copy};
+use super::received::{CopyKey, CopyOutcome, read_copy};
+use super::rules::Rules;
 use super::{Copies, MAX_LATE_ENDS, MOVED};
 use crate::engine::Engine;
 use crate::plan::PlannedRule;
-use crate::terms::hash_name;
 use crate::tickets::Key;
 
 /// Messages that are read in a round of the thread: the others wait for the next round.
@@ -25,19 +24,6 @@ const MESSAGES: usize = 256;
 
 /// Part of the table that stays free of copies, for new connections of this balancer: one in so many places.
 const FREE_PART: usize = 16;
-
-/// Rules by their listening addresses: the number that stands for the group, and the way of answers.
-type Rules = HashMap<SocketAddr, (u64, ReturnPath)>;
-
-fn list_rules(rules: &[PlannedRule]) -> Rules {
-    let tcp = rules.iter().filter(|rule| rule.udp.is_none());
-    tcp.flat_map(|rule| {
-        let group = rule.group.current.load();
-        let found = (hash_name(group.name()), rule.return_path);
-        rule.listeners.iter().map(move |at| (*at, found))
-    })
-    .collect()
-}
 
 /// True if a rule with this way of answers has such connections.
 fn is_on_path(copy: &ConnectionCopy, path: ReturnPath) -> bool {
@@ -77,9 +63,11 @@ impl Engine {
         if bodies.is_empty() {
             return Ok(());
         }
-        let rules = list_rules(rules);
+        let rules = Rules::list(rules);
         let capacity = self.forwarder.read_capacity()? as usize;
         let room = capacity - capacity / FREE_PART;
+        let of_sessions = self.forwarder.read_udp_capacity()? as usize;
+        let session_room = of_sessions - of_sessions / FREE_PART;
         for (from, body) in bodies {
             match CopyMessage::decode(&body) {
                 None => copies.received.count(CopyOutcome::Malformed),
@@ -93,39 +81,45 @@ impl Engine {
                 Some(CopyMessage::Copies { round, connections }) => {
                     for copy in connections {
                         // What is in the table needs no further place.
-                        let is_full = !copies.received.has_copy(&copy.client)
-                            && self.connections + copies.received.count_written() >= room;
+                        let key = CopyKey::Connection(copy.client);
+                        let is_full = !copies.received.has_copy(&key)
+                            && self.connections + copies.received.count_written().0 >= room;
                         let outcome = self.take_copy(&copy, &rules, is_full)?;
                         copies.received.count(outcome);
-                        match outcome {
-                            CopyOutcome::Written | CopyOutcome::Updated => {
-                                copies.received.note_copy(copy.client, from, round);
-                            }
-                            CopyOutcome::Yielded => {
-                                let pair = Pair {
-                                    member: copy.member,
-                                    client: copy.client,
-                                };
-                                copies.untold_ends.insert(pair, copies.now_ns);
-                                copies.received.note_copy(copy.client, from, round);
-                            }
-                            _ => {}
+                        if outcome == CopyOutcome::Yielded {
+                            let pair = Pair {
+                                member: copy.member,
+                                client: copy.client,
+                            };
+                            copies.untold_ends.insert(pair, copies.now_ns);
+                        }
+                        if outcome.is_kept() {
+                            copies.received.note_copy(key, from, round);
                         }
                     }
+                }
+                Some(CopyMessage::Sessions { round, sessions }) => {
+                    let sender = (from, round);
+                    self.take_sessions(copies, &rules, sender, &sessions, session_room)?;
                 }
             }
         }
         Ok(())
     }
 
-    /// Counts a connection of another balancer at its member, as packets come here now.
-    pub(crate) fn adopt(&mut self, key: Key, seat: u32, at: Instant) {
+    /// Counts a connection or session of another balancer at its member, as packets come here now.
+    pub(crate) fn adopt(&mut self, key: Key, event: &Event, at: Instant) {
         // The connection's latencies are the other balancer's.
         let began = self.instant(key.1);
         let (tickets, homes) = (&mut self.tickets, &mut self.homes);
-        tickets.adopt(homes, key, seat, began, at);
+        tickets.adopt(homes, key, event.seat, began, at);
         if let Some(copies) = &mut self.copies {
-            copies.note_adoption(key.0.client, monotonic_nanos());
+            let (client, listener) = (event.pair.client, event.listener);
+            let key = match event.is_udp {
+                true => CopyKey::Session(UdpClient { client, listener }),
+                false => CopyKey::Connection(client),
+            };
+            copies.note_adoption(key, monotonic_nanos());
         }
     }
 
@@ -182,6 +176,13 @@ impl Engine {
         Ok(())
     }
 
+    /// Returns the seat of a member that a group has.
+    pub(super) fn find_used_seat(&self, owner: u64, member: SocketAddr) -> Option<u32> {
+        let seat = *self.seats.get(&(owner, member))?;
+        let home = self.homes.get(&seat);
+        home.is_some_and(|home| home.is_used).then_some(seat)
+    }
+
     /// Writes a copy into the table, if a rule and a member of this balancer are the connection's.
     fn take_copy(
         &self,
@@ -189,21 +190,19 @@ impl Engine {
         rules: &Rules,
         is_full: bool,
     ) -> Result<CopyOutcome, BpfError> {
-        let Some((owner, path)) = rules.get(&copy.listener) else {
+        let Some((owner, path)) = rules.connections.get(&copy.listener) else {
             return Ok(CopyOutcome::NoListener);
         };
         if !is_on_path(copy, *path) {
             return Ok(CopyOutcome::OtherPath);
         }
-        let seat = self.seats.get(&(*owner, copy.member));
-        let seat = seat.filter(|seat| self.homes.get(seat).is_some_and(|home| home.is_used));
-        let Some(seat) = seat else {
+        let Some(seat) = self.find_used_seat(*owner, copy.member) else {
             return Ok(CopyOutcome::NoMember);
         };
         if is_full {
             return Ok(CopyOutcome::Full);
         }
-        let copy = read_copy(copy, *seat, monotonic_nanos());
+        let copy = read_copy(copy, seat, monotonic_nanos());
         let result: CopyResult = self.forwarder.write_copy(&copy)?;
         Ok(result.into())
     }

@@ -1,4 +1,4 @@
-//! Copies of connections, between the balancers of a fleet: the balancer whose kernel forwards a connection sends the
+//! Copies of connections and [sessions](sessions), between the balancers of a fleet: the balancer whose kernel forwards a connection sends the
 //! connection to the others, which enter a copy into their tables. If the address moves, the copy goes on.
 //!
 //! A balancer asks for copies once a second, and gets them from who was asked: connections older than a second, then each
@@ -10,6 +10,8 @@ mod exchange;
 mod outbox;
 mod received;
 mod rounds;
+mod rules;
+mod sessions;
 #[cfg(test)]
 mod tests;
 
@@ -24,7 +26,7 @@ use evenkeel_wire::connection_copies::{ConnectionEnd, CopyMessage};
 use tracing::warn;
 
 use self::outbox::{AGE, Item, Outbox};
-use self::received::Received;
+use self::received::{CopyKey, Received};
 use self::rounds::Rounds;
 use crate::copy_status::CopyStatus;
 
@@ -64,14 +66,16 @@ pub(crate) struct Copies {
     untold_ends: HashMap<Pair, u64>,
     /// Ends of connections that have moved to another balancer lately, with the time of each end.
     late_ends: VecDeque<(ConnectionEnd, Instant)>,
-    /// Connections that have moved here lately, by client, with the time.
-    adopted: HashMap<SocketAddr, u64>,
+    /// Connections and sessions that have moved here lately, with the time.
+    adopted: HashMap<CopyKey, u64>,
     /// Number of copies whose packets have come here.
     taken_over: u64,
     /// Time of the last sweep.
     now_ns: u64,
     /// Number of copies in the table, in the last sweep.
     copied: usize,
+    /// Number of copies of sessions, likewise.
+    copied_sessions: usize,
     /// Listening addresses, and addresses that members see with full NAT, of connections in this sweep.
     sources: BTreeSet<(IpAddr, IpAddr)>,
     obstacle: Option<String>,
@@ -102,6 +106,7 @@ impl Copies {
             taken_over: 0,
             now_ns: 0,
             copied: 0,
+            copied_sessions: 0,
             sources: BTreeSet::new(),
             obstacle: None,
         }
@@ -148,6 +153,7 @@ impl Copies {
     pub(crate) fn begin_sweep(&mut self, now_ns: u64) {
         self.now_ns = now_ns;
         self.copied = 0;
+        self.copied_sessions = 0;
         self.sources.clear();
         self.received.begin_sweep();
         if !self.receivers.is_empty() {
@@ -157,7 +163,8 @@ impl Copies {
 
     /// True if a copy is over, as its sender has it no longer.
     pub(crate) fn is_over(&mut self, connection: &Connection) -> bool {
-        connection.is_copied() && self.received.is_over(connection.pair.client)
+        let key = CopyKey::Connection(connection.pair.client);
+        connection.is_copied() && self.received.is_over(key)
     }
 
     /// Notes a connection of the table, and sends it if it is this balancer's and due.
@@ -174,7 +181,7 @@ impl Copies {
         if !is_own || self.receivers.is_empty() {
             return;
         }
-        let is_adopted = self.is_adopted(client, now_ns);
+        let is_adopted = self.is_adopted(&CopyKey::Connection(client), now_ns);
         if self.rounds.wants(client, connection.began_ns) || is_adopted {
             let round = self.rounds.number();
             let is_kept = self.outbox.push(Item::Copy(entry.copy(now_ns), round));
@@ -243,22 +250,22 @@ impl Copies {
         self.untold_ends.remove(pair);
     }
 
-    /// Notes that the packets of a copy's connection come here.
-    fn note_adoption(&mut self, client: SocketAddr, ns: u64) {
+    /// Notes that the packets of a copy's connection or session come here.
+    fn note_adoption(&mut self, key: CopyKey, ns: u64) {
         self.taken_over += 1;
-        self.adopted.insert(client, ns);
+        self.adopted.insert(key, ns);
     }
 
     /// True if the balancer that had the connection before is to be told now that the connection has moved: its packets
     /// there are old enough.
-    fn is_adopted(&mut self, client: SocketAddr, now_ns: u64) -> bool {
+    fn is_adopted(&mut self, key: &CopyKey, now_ns: u64) -> bool {
         if self.adopted.is_empty() {
             return false;
         }
-        let moved = self.adopted.get(&client);
+        let moved = self.adopted.get(key);
         let is_due = moved.is_some_and(|at| now_ns.saturating_sub(*at) >= MOVED.as_nanos() as u64);
         if is_due {
-            self.adopted.remove(&client);
+            self.adopted.remove(key);
         }
         is_due
     }
@@ -268,6 +275,7 @@ impl Copies {
         CopyStatus {
             receivers: self.receivers.len(),
             copied: self.copied,
+            copied_sessions: self.copied_sessions,
             sent: self.outbox.count_sent(),
             unsent: self.outbox.count_lost() + self.queues.count_lost(),
             taken_over: self.taken_over,

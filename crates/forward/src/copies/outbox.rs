@@ -4,10 +4,10 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use evenkeel_core::time::Instant;
-use evenkeel_kernel::forward::TableCopy;
+use evenkeel_kernel::forward::{TableCopy, UdpCopy};
 use evenkeel_manager::copy_queues::MAX_BODY;
 use evenkeel_wire::connection_copies::{
-    ConnectionCopy, ConnectionEnd, CopyMessage, MAX_HEAD, SideNumbers,
+    ConnectionCopy, ConnectionEnd, CopyMessage, MAX_HEAD, SessionCopy, SideNumbers,
 };
 
 /// Age from which on a connection is copied: shorter ones are over before they are of use.
@@ -27,6 +27,8 @@ const MAX_WAITING: usize = 65_536;
 pub(super) enum Item {
     /// A connection, and the number of the round.
     Copy(TableCopy, u64),
+    /// A session of UDP, and the number of the round.
+    Session(UdpCopy, u64),
     /// The end of a connection.
     End(ConnectionEnd),
     /// The end of a round.
@@ -81,7 +83,7 @@ impl Outbox {
             && let Some(item) = self.waiting.pop_front()
         {
             self.allowed -= 1;
-            self.sent += u64::from(matches!(item, Item::Copy(..)));
+            self.sent += u64::from(matches!(item, Item::Copy(..) | Item::Session(..)));
             let (message, length) = write_item(&item, now_ns);
             if let Some((last, bytes)) = &mut open
                 && *bytes + length <= MAX_BODY
@@ -106,6 +108,11 @@ fn write_item(item: &Item, now_ns: u64) -> (CopyMessage, usize) {
             let connections = vec![copy];
             (CopyMessage::Copies { round, connections }, copy.measure())
         }
+        Item::Session(copy, round) => {
+            let copy = write_session(&copy, now_ns);
+            let sessions = vec![copy];
+            (CopyMessage::Sessions { round, sessions }, copy.measure())
+        }
         Item::End(end) => (CopyMessage::Ends(vec![end]), end.measure()),
         Item::RoundEnd(round) => (CopyMessage::RoundEnd { round }, 0),
     }
@@ -124,6 +131,16 @@ fn join(message: &mut CopyMessage, next: &CopyMessage) -> bool {
             connections.extend(more);
             true
         }
+        (
+            CopyMessage::Sessions { round, sessions },
+            CopyMessage::Sessions {
+                round: of,
+                sessions: more,
+            },
+        ) if round == of => {
+            sessions.extend(more);
+            true
+        }
         (CopyMessage::Ends(ends), CopyMessage::Ends(more)) => {
             ends.extend(more);
             true
@@ -132,14 +149,29 @@ fn join(message: &mut CopyMessage, next: &CopyMessage) -> bool {
     }
 }
 
+fn count_ms(from: u64, now_ns: u64) -> u32 {
+    let millis = now_ns.saturating_sub(from) / 1_000_000;
+    u32::try_from(millis).unwrap_or(u32::MAX)
+}
+
+/// Returns a session as others read it, with relative times.
+fn write_session(copy: &UdpCopy, now_ns: u64) -> SessionCopy {
+    let age_ms = count_ms(copy.began_ns, now_ns);
+    SessionCopy {
+        client: copy.of.client,
+        listener: copy.of.listener,
+        member: copy.member,
+        source: copy.source,
+        is_answered: copy.is_answered,
+        age_ms,
+        silence_ms: count_ms(copy.seen_ns, now_ns).min(age_ms),
+    }
+}
+
 /// Returns a connection as others read it. Times are relative: each machine has another clock.
 fn write_copy(copy: &TableCopy, now_ns: u64) -> ConnectionCopy {
-    let count_ms = |from: u64| {
-        let millis = now_ns.saturating_sub(from) / 1_000_000;
-        u32::try_from(millis).unwrap_or(u32::MAX)
-    };
     let read_side = |(next, acked)| SideNumbers { next, acked };
-    let age_ms = count_ms(copy.began_ns);
+    let age_ms = count_ms(copy.began_ns, now_ns);
     ConnectionCopy {
         client: copy.client,
         listener: copy.listener,
@@ -153,6 +185,6 @@ fn write_copy(copy: &TableCopy, now_ns: u64) -> ConnectionCopy {
         member_side: read_side(copy.member_side),
         shift: copy.shift,
         age_ms,
-        silence_ms: count_ms(copy.seen_ns).min(age_ms),
+        silence_ms: count_ms(copy.seen_ns, now_ns).min(age_ms),
     }
 }

@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddr;
 
-use evenkeel_kernel::forward::{CopyResult, TableCopy};
-use evenkeel_wire::connection_copies::ConnectionCopy;
+use evenkeel_kernel::forward::{CopyResult, TableCopy, UdpClient, UdpCopy};
+use evenkeel_wire::connection_copies::{ConnectionCopy, SessionCopy};
 
 /// Rounds of the sender that do not name a connection, until its copy is removed: a message may be lost.
 const MISSED_ROUNDS: u64 = 2;
@@ -45,6 +45,16 @@ pub(super) enum CopyOutcome {
     Malformed,
 }
 
+impl CopyOutcome {
+    /// True if the copy is in the table.
+    pub(super) fn is_kept(self) -> bool {
+        matches!(
+            self,
+            CopyOutcome::Written | CopyOutcome::Updated | CopyOutcome::Yielded
+        )
+    }
+}
+
 impl From<CopyResult> for CopyOutcome {
     fn from(result: CopyResult) -> Self {
         match result {
@@ -58,6 +68,15 @@ impl From<CopyResult> for CopyOutcome {
     }
 }
 
+/// Key of a copy in the tables.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum CopyKey {
+    /// Client of a connection.
+    Connection(SocketAddr),
+    /// Client and listening address of a session of UDP.
+    Session(UdpClient),
+}
+
 /// Origin of a copy in the table.
 #[derive(Clone, Copy, Debug)]
 struct Origin {
@@ -69,13 +88,13 @@ struct Origin {
 /// Copies that others have sent.
 #[derive(Debug, Default)]
 pub(super) struct Received {
-    /// Origins of the copies in the table, by client.
-    origins: HashMap<SocketAddr, Origin>,
+    /// Origins of the copies in the tables.
+    origins: HashMap<CopyKey, Origin>,
     /// Number of the last whole round of each sender.
     rounds: HashMap<SocketAddr, u64>,
     counts: [u64; NAMES.len()],
-    /// Number of copies that were written since the last sweep.
-    written: usize,
+    /// Numbers of copies that were written since the last sweep: connections, and sessions.
+    written: (usize, usize),
 }
 
 impl Received {
@@ -92,24 +111,28 @@ impl Received {
         named.map(|(name, count)| ((*name).into(), count)).collect()
     }
 
-    /// Returns the number of copies that were written since the last sweep.
-    pub(super) fn count_written(&self) -> usize {
+    /// Returns the numbers of copies that were written since the last sweep: connections, and sessions.
+    pub(super) fn count_written(&self) -> (usize, usize) {
         self.written
     }
 
-    /// True if a copy of the client's connection is in the table.
-    pub(super) fn has_copy(&self, client: &SocketAddr) -> bool {
-        self.origins.contains_key(client)
+    /// True if a copy is in its table.
+    pub(super) fn has_copy(&self, key: &CopyKey) -> bool {
+        self.origins.contains_key(key)
     }
 
     /// Notes that a copy of a sender is in the table.
-    pub(super) fn note_copy(&mut self, client: SocketAddr, from: SocketAddr, round: u64) {
+    pub(super) fn note_copy(&mut self, key: CopyKey, from: SocketAddr, round: u64) {
         let origin = Origin {
             from,
             round,
             is_seen: true,
         };
-        self.written += usize::from(self.origins.insert(client, origin).is_none());
+        let is_new = usize::from(self.origins.insert(key, origin).is_none());
+        match key {
+            CopyKey::Connection(_) => self.written.0 += is_new,
+            CopyKey::Session(_) => self.written.1 += is_new,
+        }
     }
 
     /// Notes that a sender has sent all connections.
@@ -124,13 +147,13 @@ impl Received {
         self.origins
             .values_mut()
             .for_each(|origin| origin.is_seen = false);
-        self.written = 0;
+        self.written = (0, 0);
     }
 
     /// True if the sender of a copy has sent the others since, twice. A copy whose sender is not known, as this process
     /// has found the copy in the table, waits for the next message.
-    pub(super) fn is_over(&mut self, client: SocketAddr) -> bool {
-        let Some(origin) = self.origins.get_mut(&client) else {
+    pub(super) fn is_over(&mut self, key: CopyKey) -> bool {
+        let Some(origin) = self.origins.get_mut(&key) else {
             return false;
         };
         origin.is_seen = true;
@@ -149,11 +172,6 @@ impl Received {
 
 /// Returns a copy as the table has it, with the member's seat here.
 pub(super) fn read_copy(copy: &ConnectionCopy, seat: u32, now_ns: u64) -> TableCopy {
-    let find_time = |millis: u32| {
-        let ago = u64::from(millis).saturating_mul(1_000_000);
-        // The connection may be older than this machine.
-        now_ns.saturating_sub(ago).max(1)
-    };
     TableCopy {
         client: copy.client,
         listener: copy.listener,
@@ -167,7 +185,29 @@ pub(super) fn read_copy(copy: &ConnectionCopy, seat: u32, now_ns: u64) -> TableC
         client_side: (copy.client_side.next, copy.client_side.acked),
         member_side: (copy.member_side.next, copy.member_side.acked),
         shift: copy.shift,
-        began_ns: find_time(copy.age_ms),
-        seen_ns: find_time(copy.silence_ms),
+        began_ns: find_time(copy.age_ms, now_ns),
+        seen_ns: find_time(copy.silence_ms, now_ns),
+    }
+}
+
+fn find_time(millis: u32, now_ns: u64) -> u64 {
+    let ago = u64::from(millis).saturating_mul(1_000_000);
+    // The connection may be older than this machine.
+    now_ns.saturating_sub(ago).max(1)
+}
+
+/// Returns a copy of a session as the table has it, with the member's seat here.
+pub(super) fn read_session(copy: &SessionCopy, seat: u32, now_ns: u64) -> UdpCopy {
+    let SessionCopy {
+        client, listener, ..
+    } = *copy;
+    UdpCopy {
+        of: UdpClient { client, listener },
+        member: copy.member,
+        seat,
+        source: copy.source,
+        is_answered: copy.is_answered,
+        began_ns: find_time(copy.age_ms, now_ns),
+        seen_ns: find_time(copy.silence_ms, now_ns),
     }
 }

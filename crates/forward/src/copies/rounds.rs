@@ -60,6 +60,12 @@ impl Rounds {
         }
     }
 
+    /// True if a session of this balancer is to be sent now: new ones, too, wait for their part of the round.
+    pub(super) fn wants_again(&mut self, client: SocketAddr) -> bool {
+        self.own.1 += 1;
+        find_slice(client, self.slices) == self.slice
+    }
+
     /// True if a connection of this balancer is to be sent now.
     pub(super) fn wants(&mut self, client: SocketAddr, began_ns: u64) -> bool {
         self.own.1 += 1;

@@ -170,7 +170,7 @@ fn a_large_table_is_sent_in_more_sweeps() {
 
 #[test]
 fn copies_that_two_rounds_do_not_name_are_over() {
-    let (client, from) = (copy(1).client, copy(2).client);
+    let (client, from) = (CopyKey::Connection(copy(1).client), copy(2).client);
     let mut received = Received::default();
     received.begin_sweep();
     assert!(!received.is_over(client), "nobody knows who has sent it");

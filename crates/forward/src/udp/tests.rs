@@ -6,6 +6,7 @@ fn end_of(change: impl FnOnce(&mut State, &mut Option<Limits>)) -> Option<UdpEnd
     let mut state = State {
         is_open: true,
         is_answered: true,
+        is_copied: false,
         leaves: false,
         silence: Duration::from_secs(5),
         age: Duration::from_secs(60),
@@ -78,4 +79,16 @@ fn s41_sessions_that_have_ended_stay_for_a_while() {
         })
     };
     assert_eq!((closed(30), closed(31)), (None, IDLE));
+}
+
+#[test]
+fn s41_copies_of_sessions_stay_for_a_while_beyond_the_idle_time() {
+    let copied = |silence, is_answered| {
+        end_of(|state, _| {
+            (state.is_copied, state.is_answered) = (true, is_answered);
+            state.silence = Duration::from_secs(silence);
+        })
+    };
+    assert_eq!((copied(39, true), copied(39, false)), (None, None));
+    assert_eq!((copied(41, true), copied(41, false)), (IDLE, IDLE));
 }

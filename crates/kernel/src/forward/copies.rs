@@ -31,15 +31,7 @@ impl Forwarder {
     /// The kernel refuses.
     pub fn write_copy(&self, copy: &TableCopy) -> Result<CopyResult, BpfError> {
         let mut context = copy.write();
-        match bpf::run(&self.object, "evk_copy", Some(&mut context))? {
-            1 => Ok(CopyResult::Written),
-            2 => Ok(CopyResult::Updated),
-            3 => Ok(CopyResult::Yielded),
-            4 => Ok(CopyResult::Own),
-            5 => Ok(CopyResult::Full),
-            6 => Ok(CopyResult::Port),
-            _ => Err(BpfError::Lost("a BPF program has another layout")),
-        }
+        CopyResult::read(bpf::run(&self.object, "evk_copy", Some(&mut context))?)
     }
 
     /// Removes the copy of a connection that has ended at the other balancer, or ends the connection that was this

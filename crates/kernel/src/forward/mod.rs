@@ -23,6 +23,7 @@ mod tcx;
 mod tests;
 mod trace;
 mod udp;
+mod udp_copies;
 mod xdp;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -57,6 +58,7 @@ use self::table::read_table;
 pub use self::table_copy::{CopyEnd, CopyResult, Entry, TableCopy, list_addresses};
 pub use self::tcx::TcReason;
 pub use self::trace::{Trace, TracedHeader, TracedPacket, Verdict};
+pub use self::udp_copies::UdpCopy;
 use self::xdp::XdpPlaces;
 pub use self::xdp::XdpStates;
 use crate::bpf::{self, BpfError, create_clsact, failed_to, find_map, find_program};

@@ -68,6 +68,21 @@ pub enum CopyResult {
     Port,
 }
 
+impl CopyResult {
+    /// Reads the result of a program.
+    pub(super) fn read(result: i32) -> Result<Self, BpfError> {
+        match result {
+            1 => Ok(CopyResult::Written),
+            2 => Ok(CopyResult::Updated),
+            3 => Ok(CopyResult::Yielded),
+            4 => Ok(CopyResult::Own),
+            5 => Ok(CopyResult::Full),
+            6 => Ok(CopyResult::Port),
+            _ => Err(BpfError::Lost("a BPF program has another layout")),
+        }
+    }
+}
+
 /// Result of the end of a copy: `enum evk_end_result`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CopyEnd {

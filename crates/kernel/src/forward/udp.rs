@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use super::layout::{ADDRESS, Age, NatPorts, Pair, Reader, UNIT, write_address};
+use super::layout::{ADDRESS, Age, COPIED, NatPorts, Pair, Reader, UNIT, write_address};
 
 /// Flag of a session whose client has gone to another member.
 const LEAVES: u32 = 64;
@@ -158,6 +158,17 @@ impl UdpSession {
     /// True if the client's next datagrams belong to another session.
     pub fn leaves(&self) -> bool {
         self.age.has_flag(LEAVES)
+    }
+
+    /// True if the session is a copy of another balancer's, of which no datagram has come here.
+    pub fn is_copied(&self) -> bool {
+        self.age.has_flag(COPIED)
+    }
+
+    /// Returns the time from the first datagram to the last one, to a millisecond.
+    pub fn find_span(&self, now_ns: u64) -> Duration {
+        self.find_age(now_ns)
+            .saturating_sub(self.find_silence(now_ns))
     }
 
     /// True if the member sees an address and a port of the balancer.

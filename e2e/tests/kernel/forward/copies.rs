@@ -1,5 +1,7 @@
 //! Two balancers with one address, which moves: the connections of one go on in the kernel of the other.
 
+mod udp;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;

@@ -8,22 +8,22 @@ use evenkeel_e2e::process::are_installed;
 use super::*;
 
 /// Time after which a client asks again.
-const PATIENCE: Duration = Duration::from_secs(2);
+pub(super) const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Both return paths.
 const RETURN_PATHS: [&str; 2] = ["route", "nat"];
 
 /// Answer of a member.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Answer {
+pub(super) struct Answer {
     /// Last byte of the member's address.
-    last: u8,
+    pub(super) last: u8,
     /// Sender as the member sees it.
-    seen: SocketAddr,
+    pub(super) seen: SocketAddr,
 }
 
 /// Asks for an echo of this many bytes; an error if an ICMP error comes back.
-fn ask(socket: &UdpSocket, length: usize) -> Result<Answer, ErrorKind> {
+pub(super) fn ask(socket: &UdpSocket, length: usize) -> Result<Answer, ErrorKind> {
     let mut rng = fastrand::Rng::with_seed(length as u64);
     let sent: Vec<u8> = (0..length).map(|_| rng.u8(..)).collect();
     let mut space = vec![0; 1 << 16];
@@ -51,6 +51,18 @@ fn ask(socket: &UdpSocket, length: usize) -> Result<Answer, ErrorKind> {
     panic!("no answer in time")
 }
 
+/// Sends each datagram back, behind a line with the member's number and the sender as the member sees it.
+pub(super) fn answer_datagrams(socket: UdpSocket, last: u8) {
+    thread::spawn(move || {
+        let mut space = vec![0; 1 << 16];
+        while let Ok((length, from)) = socket.recv_from(&mut space) {
+            let mut answer = format!("{last} {from}\n").into_bytes();
+            answer.extend(&space[..length]);
+            let _ = socket.send_to(&answer, from);
+        }
+    });
+}
+
 impl Machines {
     /// Configuration of a UDP rule.
     fn write_udp_config(&self, forward: &str, members: &[u8], more: &str) -> String {
@@ -68,14 +80,7 @@ impl Machines {
     fn start_udp_member(&self, last: u8) {
         let at = self.family.member(last);
         let socket = self.pair.back.run_inside(|| UdpSocket::bind(at).unwrap());
-        thread::spawn(move || {
-            let mut space = vec![0; 1 << 16];
-            while let Ok((length, from)) = socket.recv_from(&mut space) {
-                let mut answer = format!("{last} {from}\n").into_bytes();
-                answer.extend(&space[..length]);
-                let _ = socket.send_to(&answer, from);
-            }
-        });
+        answer_datagrams(socket, last);
     }
 
     /// A client of the rule with a separate port.

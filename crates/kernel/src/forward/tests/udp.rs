@@ -1,5 +1,7 @@
 //! Sessions of UDP, with packets that tests make.
 
+mod copies;
+
 use std::thread;
 
 use super::packets::*;

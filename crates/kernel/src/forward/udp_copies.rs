@@ -1,0 +1,77 @@
+//! Copies of sessions of UDP that another balancer forwards, in the tables of the program.
+
+use std::net::SocketAddr;
+
+use super::Forwarder;
+use super::layout::{ANSWERED, CONFIRMED, COPIED, UNIT, write_address};
+use super::table_copy::CopyResult;
+use super::udp::{UdpClient, UdpSession};
+use crate::bpf::{self, BpfError};
+
+/// Session with all that another balancer needs to forward the session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UdpCopy {
+    /// Client and listening address.
+    pub of: UdpClient,
+    /// Address of the member.
+    pub member: SocketAddr,
+    /// Number of the member's seat.
+    pub seat: u32,
+    /// Address that the member sees with full NAT.
+    pub source: Option<SocketAddr>,
+    /// True if the member has answered.
+    pub is_answered: bool,
+    /// Time of the first datagram, in nanoseconds of the machine's clock.
+    pub began_ns: u64,
+    /// Time of the last datagram, likewise, to a millisecond.
+    pub seen_ns: u64,
+}
+
+impl UdpSession {
+    /// Returns all that another balancer needs. `now_ns` is the time of the machine's clock.
+    pub fn copy(&self, now_ns: u64) -> UdpCopy {
+        let silence = self.find_silence(now_ns).as_nanos();
+        UdpCopy {
+            of: self.of,
+            member: self.member,
+            seat: self.seat,
+            source: self.has_nat().then_some(self.source),
+            is_answered: self.is_answered(),
+            began_ns: self.began_ns,
+            seen_ns: now_ns.saturating_sub(u64::try_from(silence).unwrap_or(u64::MAX)),
+        }
+    }
+}
+
+impl UdpCopy {
+    /// Returns `struct evk_udp_order`.
+    fn write(&self) -> Vec<u8> {
+        let answered = if self.is_answered { ANSWERED } else { 0 };
+        // The limits of sources are those of the balancer where the session began.
+        let flags = COPIED | CONFIRMED | answered;
+        let source = self.source.unwrap_or(self.of.client);
+        let mut out = write_address(self.member).to_vec();
+        out.extend(write_address(source));
+        out.extend(self.began_ns.to_ne_bytes());
+        out.extend(((self.seen_ns >> UNIT) as u32).to_ne_bytes());
+        out.extend(flags.to_ne_bytes());
+        out.extend(self.of.write());
+        out.extend(self.seat.to_ne_bytes());
+        out.extend([0; 4]);
+        // Bytes and datagrams are counted where they pass.
+        out.extend([0; 32]);
+        out
+    }
+}
+
+impl Forwarder {
+    /// Writes a copy of another balancer's session into the tables.
+    ///
+    /// # Errors
+    ///
+    /// The kernel refuses.
+    pub fn write_udp_copy(&self, copy: &UdpCopy) -> Result<CopyResult, BpfError> {
+        let mut context = copy.write();
+        CopyResult::read(bpf::run(&self.object, "evk_udp_copy", Some(&mut context))?)
+    }
+}
