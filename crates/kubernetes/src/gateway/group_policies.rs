@@ -14,20 +14,29 @@ use super::group_policy_spec::PolicyLine;
 use super::objects::{
     EvenkeelPolicy, Kind, Metadata, ObjectName, Objects, ParentRef, PolicyTarget,
 };
+use super::rule_policies::check_rule_target;
 use super::text::Owner;
 
 /// Most targets of a policy; the API has the same bound for ancestors in a status.
 pub(crate) const MAX_TARGETS: usize = 16;
 
 /// Object for which a policy holds, and the name of a port of a service.
-type Target = (Kind, ObjectName, Option<String>);
+pub(super) type Target = (Kind, ObjectName, Option<String>);
 
 /// Settings of a policy.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Layer {
-    policy: ObjectName,
+    pub(super) policy: ObjectName,
     group: Vec<PolicyLine>,
     member: Vec<PolicyLine>,
+    pub(super) rule: Vec<PolicyLine>,
+}
+
+impl Layer {
+    /// True if the policy has nothing but keys of rules.
+    fn is_of_rules(&self) -> bool {
+        self.group.is_empty() && self.member.is_empty() && !self.rule.is_empty()
+    }
 }
 
 /// Settings of a group by all policies that hold for it.
@@ -174,6 +183,7 @@ impl GroupPolicies {
                 policy: name.clone(),
                 group: spec.group.clone(),
                 member: spec.member.clone(),
+                rule: spec.rule.clone(),
             });
             let targets = spec.target_refs.iter().take(MAX_TARGETS).map(|target| {
                 let found = match problem {
@@ -181,6 +191,7 @@ impl GroupPolicies {
                     None => find_target(target, &name.namespace, objects),
                 };
                 let refusal = found
+                    .and_then(|found| check_rule_target(found, &layer))
                     .and_then(|found| policies.add_layer(found, &layer))
                     .err();
                 (target.clone(), refusal)
@@ -210,7 +221,12 @@ impl GroupPolicies {
         Ok(())
     }
 
-    fn find(&self, kind: Kind, name: &ObjectName, section: Option<&str>) -> Option<&Arc<Layer>> {
+    pub(super) fn find(
+        &self,
+        kind: Kind,
+        name: &ObjectName,
+        section: Option<&str>,
+    ) -> Option<&Arc<Layer>> {
         let key = (kind, name.clone(), section.map(str::to_owned));
         self.layers.get(&key)
     }
@@ -251,7 +267,8 @@ impl GroupPolicies {
             .filter(|name| seen.insert(*name))
             .filter_map(|name| self.find(Kind::Gateway, name, None));
         let of_route = self.find(kind, route, None).into_iter();
-        of_route.chain(of_gateways).cloned().collect()
+        let all = of_route.chain(of_gateways);
+        all.filter(|layer| !layer.is_of_rules()).cloned().collect()
     }
 
     /// Returns the settings of the group of a service's port, or of a pool; `None` without a policy. `inherited` has the

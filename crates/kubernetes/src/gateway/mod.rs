@@ -61,6 +61,7 @@ mod policy_spec;
 mod pools;
 mod reported;
 mod routes;
+mod rule_policies;
 #[cfg(test)]
 mod tests;
 mod text;
