@@ -33,7 +33,8 @@ import time
 from console import QUICK, cpu_seconds, free_port
 from gateway_peers import NotReady, list_gateways, read_version, wait_until
 
-ROUTES, ENDPOINTS, SERVICES = (500, 2000, 100) if QUICK else (5000, 20_000, 1000)
+ROUTES = int(os.environ.get("ROUTES", 500 if QUICK else 5000))
+ENDPOINTS, SERVICES = 4 * ROUTES, ROUTES // 5
 CHANGES = int(os.environ.get("CHANGES", 30 if QUICK else 200))
 # Seconds after which a slow balancer has no further changes.
 CHANGES_TIME = 60 if QUICK else 240
@@ -444,6 +445,9 @@ def main():
             found[part].setdefault(name, []).append(result)
         else:
             found.setdefault(part, {})[name] = result
+        with open(args.json, "w") as file:
+            json.dump(found, file, indent=1)
+            file.write("\n")
 
     local = ["ip", "route", "replace", "local", NETWORK, "dev", "lo"]
     if subprocess.run(local).returncode != 0:
@@ -452,9 +456,6 @@ def main():
         measure(gateways, Pods(5), note)
     finally:
         subprocess.run(["ip", "route", "del", *local[3:]], check=False)
-    with open(args.json, "w") as file:
-        json.dump(found, file, indent=1)
-        file.write("\n")
     print(f"Written to {args.json}.")
 
 

@@ -350,7 +350,7 @@ def list_gateways(evenkeel, folder, start_cluster):
         if folder and program and os.access(program, os.X_OK):
             found[name] = make(program)
         else:
-            print(f"gateway: {name} is left out: there is no program (bench/gateway-peers builds Traefik and Caddy)", flush=True)
+            print(f"gateway: {name} is left out: there is no program (bench/gateway-peers prepares Traefik, Caddy and Envoy)", flush=True)
     return found
 
 
