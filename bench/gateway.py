@@ -363,7 +363,9 @@ def measure_leaving(gateway):
 
 
 def measure_failing(gateway, pods):
-    gateway.begin({"four": [("10.201.255.1", port) for port in pods.ports[:4]]}, {"four": "four"})
+    # Each pod has an address of its own: Traefik takes pods with the same address for one.
+    endpoints = [(f"10.201.255.{number + 1}", port) for number, port in enumerate(pods.ports[:4])]
+    gateway.begin({"four": endpoints}, {"four": "four"})
     Client(gateway.port).wait_for("four.example", 200)
     steady = Steady(gateway.port, "four.example", FAILING_RATE)
     found = {}
@@ -391,7 +393,7 @@ def measure_failing(gateway, pods):
     return {"usual_share": usual, **found, "asked": asked["asked"], "failed": asked["lost"]}
 
 
-def measure(gateways, pods, note):
+def measure(gateways, parts, pods, note):
     """Measures all balancers in turns. `note` gets each figure: part, name of the balancer, and result."""
 
     def attempt(part, name, act):
@@ -402,12 +404,12 @@ def measure(gateways, pods, note):
             return False
         return True
 
-    for _ in range(ROUNDS):
+    for _ in range(ROUNDS if "failing" in parts else 0):
         for name, gateway in gateways.items():
             with gateway:
                 attempt("failing", name, lambda: measure_failing(gateway, pods))
     for name, gateway in gateways.items():
-        if not (gateway.takes_routes and gateway.measures_scale):
+        if "scale" not in parts or not (gateway.takes_routes and gateway.measures_scale):
             continue
         with gateway:
             _ = (
@@ -423,6 +425,7 @@ def main():
     parser.add_argument("--programs", required=True, help="folder that scripts/kubernetes prints")
     parser.add_argument("--peers", default="", help="folder that bench/gateway-peers prints; without it Evenkeel is measured alone")
     parser.add_argument("--only", default="", help="names of balancers, with commas: only these are measured")
+    parser.add_argument("--parts", default="failing,scale", help="parts, with commas; changes and leaving belong to scale")
     parser.add_argument("--json", default=os.path.join(os.path.dirname(__file__), "results/gateway.json"))
     args = parser.parse_args()
 
@@ -453,7 +456,7 @@ def main():
     if subprocess.run(local).returncode != 0:
         raise SystemExit("gateway: skipped: making addresses local needs root")
     try:
-        measure(gateways, Pods(5), note)
+        measure(gateways, args.parts.split(","), Pods(5), note)
     finally:
         subprocess.run(["ip", "route", "del", *local[3:]], check=False)
     print(f"Written to {args.json}.")

@@ -14,14 +14,13 @@ use super::group_policy_spec::PolicyLine;
 use super::objects::{
     EvenkeelPolicy, Kind, Metadata, ObjectName, Objects, ParentRef, PolicyTarget,
 };
-use super::rule_policies::check_rule_target;
 use super::text::Owner;
 
 /// Most targets of a policy; the API has the same bound for ancestors in a status.
 pub(crate) const MAX_TARGETS: usize = 16;
 
 /// Object for which a policy holds, and the name of a port of a service.
-pub(super) type Target = (Kind, ObjectName, Option<String>);
+type Target = (Kind, ObjectName, Option<String>);
 
 /// Settings of a policy.
 #[derive(Debug, PartialEq, Eq)]
@@ -165,6 +164,26 @@ fn find_target(
             "Service {name} has no port with the name {section:?}; change sectionName"
         )),
     }
+}
+
+/// Refuses a policy with keys of rules for a target that has no rule for connections or datagrams.
+///
+/// # Errors
+///
+/// The reason why the policy does not hold for the target.
+fn check_rule_target(target: Target, layer: &Layer) -> Result<Target, Refusal> {
+    let has_rules = matches!(
+        target.0,
+        Kind::Gateway | Kind::TlsRoute | Kind::TcpRoute | Kind::UdpRoute
+    );
+    if layer.rule.is_empty() || has_rules {
+        return Ok(target);
+    }
+    let message = format!(
+        "spec.rule does not hold for a {}; name a TCPRoute, UDPRoute, TLSRoute or Gateway in a policy with spec.rule",
+        target.0.name()
+    );
+    Err(("Invalid", message))
 }
 
 impl GroupPolicies {

@@ -4,8 +4,7 @@ use std::sync::Arc;
 
 use evenkeel_config::Problem;
 
-use super::conditions::Refusal;
-use super::group_policies::{GroupPolicies, Layer, Target};
+use super::group_policies::{GroupPolicies, Layer};
 use super::group_policy_spec::PolicyLine;
 use super::listeners::Class;
 use super::objects::{Kind, ObjectName};
@@ -13,26 +12,6 @@ use super::text::Owner;
 
 /// Key of a rule, and the policy that sets the key.
 pub(crate) type RuleLine = (PolicyLine, ObjectName);
-
-/// Refuses a policy with keys of rules for a target that has no rule for connections or datagrams.
-///
-/// # Errors
-///
-/// The reason why the policy does not hold for the target.
-pub(super) fn check_rule_target(target: Target, layer: &Layer) -> Result<Target, Refusal> {
-    let has_rules = matches!(
-        target.0,
-        Kind::Gateway | Kind::TlsRoute | Kind::TcpRoute | Kind::UdpRoute
-    );
-    if layer.rule.is_empty() || has_rules {
-        return Ok(target);
-    }
-    let message = format!(
-        "spec.rule does not hold for a {}; name a TCPRoute, UDPRoute, TLSRoute or Gateway in a policy with spec.rule",
-        target.0.name()
-    );
-    Err(("Invalid", message))
-}
 
 impl GroupPolicies {
     /// Returns the keys of a rule for connections or datagrams, each as the most specific policy sets the key: those of the
