@@ -27,7 +27,7 @@ help:
 	@echo "make bench-telemetry  what the access log and traces cost (15 minutes; BENCH_QUICK=1 for three)"
 	@echo "make bench-xds  what weights for clients of xDS cost: 1,000 clusters with 100 endpoints (a minute)"
 	@echo "make bench-fleet  how soon ten balancers know of an alert, and how soon another one decides (three minutes; BENCH_QUICK=1 for one)"
-	@echo "make bench-gateway how the controller of the Gateway API copes with 5,000 routes, and what a pod that fails still gets (as root; ten minutes, BENCH_QUICK=1 for two; kube-apiserver is built once, which takes ten more)"
+	@echo "make bench-gateway how Evenkeel, Traefik, Caddy and Envoy cope with 5,000 routes, and what a pod that fails still gets (as root; an hour, BENCH_QUICK=1 for 15 minutes; kube-apiserver and peers are built once, which takes 20 more)"
 	@echo "make bench-load  how fast and how late the load generator is itself, and wrk (two minutes)"
 	@echo "make bench-corba  the CORBA service: overhead, effectiveness, scalability, forwards, relay"
 	@echo "make bench-kernel  the kernel load monitor: accuracy, latency, cost, balance (as root; BENCH_QUICK=1 for six minutes)"
@@ -204,11 +204,12 @@ bench-fleet:
 	cargo build --profile dist -p evenkeel $(FEATURES)
 	bench/fleet.py
 
-# How the controller of the Gateway API copes with many routes, and what a pod that fails still gets. Needs root: addresses.
+# How gateways cope with many routes, and what a pod that fails still gets: Evenkeel and its peers, in turns. Needs root: addresses.
+# GATEWAY="--only evenkeel,traefik" selects.
 bench-gateway:
 	@scripts/setup bench
 	cargo build --profile dist -p evenkeel $(FEATURES)
-	bench/gateway.py --programs "$$(scripts/kubernetes)"
+	bench/gateway.py --programs "$$(scripts/kubernetes)" --peers "$$(bench/gateway-peers)" $(GATEWAY)
 
 # What weights for clients of xDS cost.
 bench-xds:

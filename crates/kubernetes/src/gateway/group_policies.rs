@@ -25,9 +25,17 @@ type Target = (Kind, ObjectName, Option<String>);
 /// Settings of a policy.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Layer {
-    policy: ObjectName,
+    pub(super) policy: ObjectName,
     group: Vec<PolicyLine>,
     member: Vec<PolicyLine>,
+    pub(super) rule: Vec<PolicyLine>,
+}
+
+impl Layer {
+    /// True if the policy has nothing but keys of rules.
+    fn is_of_rules(&self) -> bool {
+        self.group.is_empty() && self.member.is_empty() && !self.rule.is_empty()
+    }
 }
 
 /// Settings of a group by all policies that hold for it.
@@ -158,6 +166,26 @@ fn find_target(
     }
 }
 
+/// Refuses a policy with keys of rules for a target that has no rule for connections or datagrams.
+///
+/// # Errors
+///
+/// The reason why the policy does not hold for the target.
+fn check_rule_target(target: Target, layer: &Layer) -> Result<Target, Refusal> {
+    let has_rules = matches!(
+        target.0,
+        Kind::Gateway | Kind::TlsRoute | Kind::TcpRoute | Kind::UdpRoute
+    );
+    if layer.rule.is_empty() || has_rules {
+        return Ok(target);
+    }
+    let message = format!(
+        "spec.rule does not hold for a {}; name a TCPRoute, UDPRoute, TLSRoute or Gateway in a policy with spec.rule",
+        target.0.name()
+    );
+    Err(("Invalid", message))
+}
+
 impl GroupPolicies {
     /// Reads all policies. `refused` has those with which the configuration cannot be made.
     pub(crate) fn new(objects: &Objects, refused: &BTreeMap<Owner, String>) -> Self {
@@ -174,6 +202,7 @@ impl GroupPolicies {
                 policy: name.clone(),
                 group: spec.group.clone(),
                 member: spec.member.clone(),
+                rule: spec.rule.clone(),
             });
             let targets = spec.target_refs.iter().take(MAX_TARGETS).map(|target| {
                 let found = match problem {
@@ -181,6 +210,7 @@ impl GroupPolicies {
                     None => find_target(target, &name.namespace, objects),
                 };
                 let refusal = found
+                    .and_then(|found| check_rule_target(found, &layer))
                     .and_then(|found| policies.add_layer(found, &layer))
                     .err();
                 (target.clone(), refusal)
@@ -210,7 +240,12 @@ impl GroupPolicies {
         Ok(())
     }
 
-    fn find(&self, kind: Kind, name: &ObjectName, section: Option<&str>) -> Option<&Arc<Layer>> {
+    pub(super) fn find(
+        &self,
+        kind: Kind,
+        name: &ObjectName,
+        section: Option<&str>,
+    ) -> Option<&Arc<Layer>> {
         let key = (kind, name.clone(), section.map(str::to_owned));
         self.layers.get(&key)
     }
@@ -251,7 +286,8 @@ impl GroupPolicies {
             .filter(|name| seen.insert(*name))
             .filter_map(|name| self.find(Kind::Gateway, name, None));
         let of_route = self.find(kind, route, None).into_iter();
-        of_route.chain(of_gateways).cloned().collect()
+        let all = of_route.chain(of_gateways);
+        all.filter(|layer| !layer.is_of_rules()).cloned().collect()
     }
 
     /// Returns the settings of the group of a service's port, or of a pool; `None` without a policy. `inherited` has the

@@ -1,4 +1,4 @@
-//! Specification of EvenkeelPolicies: targets, and keys of groups and members, which become lines of a configuration.
+//! Specification of EvenkeelPolicies: targets, and keys of groups, members and rules, which become lines of a configuration.
 //!
 //! The parser of configurations checks the keys once, when the object is read.
 
@@ -39,13 +39,16 @@ pub(crate) const GROUP_KEYS: [&str; 23] = [
 /// Keys of members that a policy may set, as in a table of `members`.
 pub(crate) const MEMBER_KEYS: [&str; 1] = ["max_connections"];
 
+/// Keys of rules for connections and datagrams that a policy may set, as in `[rule.NAME]`.
+pub(crate) const RULE_KEYS: [&str; 4] = ["forward", "return_path", "anycast", "udp"];
+
 /// Most bytes of the keys of a policy, which are written into each of its groups.
 const MAX_LENGTH: usize = 16 * 1024;
 
 /// Most tables and lists inside each other.
 const MAX_DEPTH: usize = 8;
 
-/// Key of a group or of a member with its value, as the configuration has them.
+/// Key of a group, a member or a rule with its value, as the configuration has them.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct PolicyLine {
     /// Name of the key.
@@ -71,6 +74,8 @@ pub struct EvenkeelPolicySpec {
     pub group: Vec<PolicyLine>,
     /// Keys of each member.
     pub member: Vec<PolicyLine>,
+    /// Keys of the rules for connections and datagrams.
+    pub rule: Vec<PolicyLine>,
     /// Reason why the keys cannot be used.
     pub problem: Option<String>,
 }
@@ -84,6 +89,8 @@ struct RawSpec {
     group: Map<String, Value>,
     #[serde(deserialize_with = "or_default")]
     member: Map<String, Value>,
+    #[serde(deserialize_with = "or_default")]
+    rule: Map<String, Value>,
 }
 
 impl From<RawSpec> for EvenkeelPolicySpec {
@@ -97,18 +104,20 @@ impl From<RawSpec> for EvenkeelPolicySpec {
         };
         let group = read("group", &GROUP_KEYS, &raw.group);
         let member = read("member", &MEMBER_KEYS, &raw.member);
-        let lines = group.iter().chain(&member);
+        let rule = read("rule", &RULE_KEYS, &raw.rule);
+        let lines = group.iter().chain(&member).chain(&rule);
         let length: usize = lines.map(|line| line.key.len() + line.value.len()).sum();
         let problem = problem.or_else(|| match length > MAX_LENGTH {
             true => Some(format!(
-                "spec.group and spec.member have {length} bytes; write {MAX_LENGTH} at most"
+                "spec.group, spec.member and spec.rule have {length} bytes; write {MAX_LENGTH} at most"
             )),
-            false => find_problem(&group, &member),
+            false => find_problem(&group, &member).or_else(|| find_rule_problem(&rule)),
         });
         EvenkeelPolicySpec {
             target_refs: raw.target_refs,
             group,
             member,
+            rule,
             problem,
         }
     }
@@ -216,4 +225,44 @@ fn find_problem(group: &[PolicyLine], member: &[PolicyLine]) -> Option<String> {
     });
     let messages: Vec<String> = messages.collect();
     Some(messages.join("; "))
+}
+
+/// Returns what the parser of configurations finds wrong with these keys of a rule. Keys that the parser wants beside
+/// them may come from another policy.
+fn find_rule_problem(lines: &[PolicyLine]) -> Option<String> {
+    let find = |key: &str| lines.iter().find(|line| line.key == key);
+    let write = |key: &str, other: &str| match find(key) {
+        Some(line) => format!("{}\n", line.write()),
+        None => other.to_owned(),
+    };
+    let needs_tunnel = find("anycast").is_some_and(|line| line.value == "true");
+    let return_path = match needs_tunnel {
+        true => "return_path = \"tunnel\"\n",
+        false => "",
+    };
+    let connections = [
+        write("forward", "forward = \"kernel\"\n"),
+        write("return_path", return_path),
+        write("anycast", ""),
+    ];
+    // A policy of a gateway may have keys of both protocols.
+    for (protocol, keys) in [("tcp", connections.concat()), ("udp", write("udp", ""))] {
+        let text = format!(
+            "[rule.x]\nlisten = \"192.0.2.1:9\"\nprotocol = \"{protocol}\"\ngroup = \"x\"\n{keys}[group.x]\nmembers = [\"192.0.2.2:9\"]\n"
+        );
+        let Err(errors) = evenkeel_config::parse_generated(&text) else {
+            continue;
+        };
+        let messages = errors.problems.iter().map(|problem| {
+            let key = problem
+                .key
+                .trim_start_matches("rule.x")
+                .trim_start_matches('.');
+            let allowed = { problem.allowed.iter() }.map(|of| format!("; allowed: {of}"));
+            let allowed: String = allowed.collect();
+            format!("spec.rule.{key}: {}{allowed}", problem.message)
+        });
+        return Some(messages.collect::<Vec<_>>().join("; "));
+    }
+    None
 }

@@ -64,6 +64,7 @@ mod policy_spec;
 mod pools;
 mod reported;
 mod routes;
+mod rule_policies;
 mod target_filters;
 mod target_groups;
 #[cfg(test)]

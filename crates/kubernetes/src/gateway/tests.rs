@@ -21,6 +21,7 @@ mod policies;
 mod policy_crd;
 mod pools;
 mod rights;
+mod rule_policies;
 mod settle;
 mod streams;
 mod target_filters;

@@ -24,6 +24,7 @@ use super::objects::{
 };
 use super::policies::{Policies, PolicyAncestors};
 use super::pools::{self, PoolParents};
+use super::rule_policies::RuleLine;
 use super::settings::Settings;
 use super::text::{Owner, Text, is_host};
 
@@ -101,6 +102,8 @@ struct Work<'o> {
     text: Text,
     statuses: Vec<Arc<Status>>,
     rules: BTreeMap<String, Vec<Owner>>,
+    /// Keys of rules that policies set, by the names of the rules.
+    rule_lines: BTreeMap<String, Vec<RuleLine>>,
     /// Groups by host and by the name of a cookie that binds clients of the host to the group.
     cookies: HashMap<(Option<String>, String), String>,
     /// Rules that contradict rules of older routes, with the reason.
@@ -204,6 +207,7 @@ impl<'o> Work<'o> {
             text: Text::default(),
             statuses: Vec::new(),
             rules: BTreeMap::new(),
+            rule_lines: BTreeMap::new(),
             cookies: HashMap::new(),
             contradictions: Vec::new(),
             server_names: HashSet::new(),

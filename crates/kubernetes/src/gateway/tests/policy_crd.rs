@@ -7,7 +7,7 @@ use evenkeel_config::reference::{KeyDoc, TableDoc, list_tables};
 use serde_json::{Map, Value, json};
 
 use super::super::group_policies::MAX_TARGETS;
-use super::super::group_policy_spec::{GROUP_KEYS, MEMBER_KEYS, is_of_machine};
+use super::super::group_policy_spec::{GROUP_KEYS, MEMBER_KEYS, RULE_KEYS, is_of_machine};
 use super::super::objects::Kind;
 
 /// Files with the CRD.
@@ -135,6 +135,8 @@ fn make_crd() -> Value {
                         "type": "array", "minItems": 1, "maxItems": MAX_TARGETS, "items": target },
         "group": make_section("[group.NAME]", &GROUP_KEYS,
                               "Settings of the groups of members, as in [group.NAME] of the configuration."),
+        "rule": make_section("[rule.NAME]", &RULE_KEYS,
+                             "Settings of the rules for connections and datagrams, as in [rule.NAME] of the configuration."),
         "member": make_section("[[group.NAME.members]]", &MEMBER_KEYS,
                                "Settings of each member, as in the list members of a group of the configuration."),
     } });
@@ -156,7 +158,7 @@ fn make_crd() -> Value {
                 "name": kind.versions()[0], "served": true, "storage": true,
                 "subresources": { "status": {} },
                 "schema": { "openAPIV3Schema": {
-                    "description": "Settings of the groups of members to which gateways send requests.",
+                    "description": "Settings of the groups of members to which gateways send requests, and of rules for connections.",
                     "type": "object", "required": ["spec"],
                     "properties": { "apiVersion": text, "kind": text, "metadata": { "type": "object" },
                                     "spec": spec, "status": status },

@@ -37,10 +37,31 @@ impl Work<'_> {
         self.text.line("]");
     }
 
+    /// Writes the keys of a rule that policies set, each in a line that belongs to its policy.
+    fn write_rule_lines(
+        &mut self,
+        name: &str,
+        class: Class,
+        serving: &[usize],
+        targets: &[StreamTarget],
+    ) {
+        let routes = targets.iter().map(|(_, _, owner)| owner.as_ref());
+        let gateways = serving.iter().filter_map(|of| self.listeners.get(*of));
+        let gateways = gateways.map(|of| of.gateway.metadata.object_name());
+        let lines = (self.policies.groups).list_rule_lines(class, routes, gateways);
+        for (line, policy) in &lines {
+            self.text.begin(Owner::Policy(policy.clone()));
+            self.text.line(&line.write());
+        }
+        if !lines.is_empty() {
+            self.rule_lines.insert(name.to_owned(), lines);
+        }
+    }
+
     /// Writes the protocol, the certificates and the targets of a rule for connections.
     fn write_stream(
         &mut self,
-        rule: &str,
+        (name, rule): (&str, &str),
         class: Class,
         serving: &[usize],
         owner: &Owner,
@@ -51,6 +72,8 @@ impl Work<'_> {
             _ => "tcp",
         };
         self.text.line(&format!("protocol = {}", quote(protocol)));
+        self.write_rule_lines(name, class, serving, &targets);
+        self.text.begin(owner.clone());
         let (named, any): (Vec<_>, Vec<_>) =
             targets.into_iter().partition(|(host, ..)| host.is_some());
         if let Some((_, group, owner)) = any.first() {
@@ -130,7 +153,7 @@ impl Work<'_> {
             quote_list(listen.iter().map(String::as_str))
         ));
         if is_stream {
-            self.write_stream(&rule, class, &serving, &owner, targets);
+            self.write_stream((&name, &rule), class, &serving, &owner, targets);
             return;
         }
         if class.ends_tls() {

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use evenkeel_config::{Errors, GeneratedParser, Problem};
 
 use super::super::objects::{Kind, Objects, StreamRoute};
+use super::super::rule_policies::find_rule_culprit;
 use super::super::settings::Settings;
 use super::super::text::{Owner, Text};
 use super::entry::Entry;
@@ -137,6 +138,10 @@ impl Work<'_> {
             let message = || show_problem(problem);
             match self.text.owner_of(problem.line) {
                 Some(Owner::Group(name)) => {
+                    if let Some(policy) = find_rule_culprit(&self.rule_lines, problem) {
+                        found.push((Owner::Policy(policy.clone()), show_problem(problem)));
+                        continue;
+                    }
                     let tuning = self.groups.tuning_of(name);
                     if let Some(policy) = tuning.and_then(|of| of.find_culprit(problem)) {
                         found.push((Owner::Policy(policy.clone()), show_problem(problem)));
