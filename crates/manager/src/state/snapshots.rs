@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::State;
 use crate::chooser::Chooser;
-use crate::config::{GroupConfig, Rule};
+use crate::config::{GroupConfig, Rule, UNNAMED};
 use crate::responses::ResponsePolicy;
 use crate::routes::Routes;
 use crate::snapshot::{GroupHandle, GroupSnapshot, Names, RuleSnapshot, Snapshot, Target};
@@ -50,6 +50,15 @@ impl State {
         let targets = others
             .iter()
             .map(|name| self.target_of(&rule, name, served.contains(name)));
+        let passed = rule.passed_groups();
+        let targets = targets.chain({ passed.iter() }.map(|name| {
+            let target = self.target_of(&rule, name, true)?;
+            // What passes through is encrypted already.
+            Some(Target {
+                tls: None,
+                ..target
+            })
+        }));
         let targets = targets.collect::<Option<Vec<_>>>()?;
         let own = match rule.group.is_empty() {
             true => Target {
@@ -79,9 +88,14 @@ impl State {
             .zip(1..)
             .chain([(&*rule.group, 0)])
             .collect();
-        let place = |name: &str| places.get(name).copied();
+        let first_passed = others.len() + 1;
+        let place = |name: &str, group: &str| match rule.passes_through(name) {
+            true => Some(passed.iter().position(|of| *of == group)? + first_passed),
+            false => Some(*places.get(group)? as usize),
+        };
+        let unnamed = place(UNNAMED, &rule.group).filter(|_| !rule.group.is_empty());
         let names = rule.sni.iter();
-        let names = names.map(|(name, group)| Some((name.as_str(), place(group)? as usize)));
+        let names = names.map(|(name, group)| Some((name.as_str(), place(name, group)?)));
         let names = Names::new(names.collect::<Option<Vec<_>>>()?);
         let all = std::iter::once(&own).chain(&targets);
         let cookies = all.flat_map(|target| &target.cookie);
@@ -92,8 +106,11 @@ impl State {
             let target = other.and_then(|at| targets.get(at)).unwrap_or(&own);
             target.policy.config()
         };
+        let first_passed = (!passed.is_empty()).then_some(first_passed);
         Some(Arc::new(RuleSnapshot {
             names,
+            unnamed,
+            first_passed,
             cookies,
             routes: Routes::new(&rule, &places, at, files),
             rule,
