@@ -25,7 +25,6 @@ use super::policies::{Policies, PolicyAncestors};
 use super::pools::{self, PoolParents};
 use super::settings::Settings;
 use super::text::{Owner, Text, is_host};
-use stream_targets::StreamTarget;
 
 mod entry;
 mod frontend;
@@ -78,6 +77,16 @@ fn rank_host(host: Option<&str>) -> HostRank {
         None => (2, Reverse(0)),
         Some(host) => (u8::from(host.starts_with("*.")), Reverse(host.len())),
     }
+}
+
+/// Target of connections.
+struct StreamTarget {
+    /// Name that clients ask for; `None` stands for all other clients.
+    host: Option<String>,
+    group: String,
+    owner: Arc<Owner>,
+    /// True if TLS of the clients ends at the members.
+    passes: bool,
 }
 
 struct Work<'o> {

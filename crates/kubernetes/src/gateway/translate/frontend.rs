@@ -10,8 +10,7 @@ use super::super::attach::covers_host;
 use super::super::listeners::{Class, ListenerState};
 use super::super::text::{Owner, quote, quote_list, write_host};
 use super::entry::Entry;
-use super::stream_targets::StreamTarget;
-use super::{Work, rank_host};
+use super::{StreamTarget, Work, rank_host};
 
 /// Writes the condition on a host.
 pub(super) fn write_condition(host: &str) -> String {

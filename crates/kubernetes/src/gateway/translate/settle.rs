@@ -16,8 +16,7 @@ use super::super::text::{Owner, Text};
 use super::entry::Entry;
 use super::ingress::count_owners;
 use super::kept::{KeptRoutes, merge_entries};
-use super::stream_targets::StreamTarget;
-use super::{Refused, Translation, Work, rank_age};
+use super::{Refused, StreamTarget, Translation, Work, rank_age};
 
 /// Most rules that are found one by one because nobody is known to be at fault. From the next one on, all rules that are
 /// newer are left out.

@@ -7,17 +7,7 @@ use super::super::attach::{Attachment, covers_host, is_isolated};
 use super::super::backends::NOBODY;
 use super::super::listeners::{Class, ListenerState};
 use super::super::text::Owner;
-use super::Work;
-
-/// Target of connections.
-pub(super) struct StreamTarget {
-    /// Name that clients ask for; `None` stands for all other clients.
-    pub(super) host: Option<String>,
-    pub(super) group: String,
-    pub(super) owner: Arc<Owner>,
-    /// True if TLS of the clients ends at the members.
-    pub(super) passes: bool,
-}
+use super::{StreamTarget, Work};
 
 fn host_of(listener: &ListenerState<'_>) -> Option<String> {
     listener.hostname().map(str::to_ascii_lowercase)
