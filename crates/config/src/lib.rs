@@ -72,7 +72,7 @@ pub use model::request_id::RequestId;
 pub use model::responses::{ErrorPages, Responses};
 pub use model::route::{Route, Routes};
 pub use model::route_values::{MaxBody, Status};
-pub use model::rule::{Forward, Protocol, ReturnPath, Rule, collect_groups};
+pub use model::rule::{Forward, Protocol, ReturnPath, Rule, UNNAMED, collect_groups};
 pub use model::sections::{Section, Sections};
 pub use model::shared_group::SharedGroup;
 pub use model::steer::{OnStop, Steer, SteerHaproxy, SteerNginx};

@@ -817,6 +817,40 @@ fn what_is_wrong_with_groups_by_name() {
 }
 
 #[test]
+fn some_names_pass_through_where_tls_of_others_ends() {
+    let names = "\"A.example\" = \"a\"\n\"b.example\" = \"b\"";
+    let tls = "tls = { certificates = \"a.pem\" }";
+    let with = |lines: &str| named(&format!("{lines}\n{tls}"), names);
+    let passed = |lines: &str| {
+        let config = parse("test.toml", &with(lines)).unwrap();
+        let rule = &config.rules[0];
+        rule.passed_groups()
+            .into_iter()
+            .map(str::to_owned)
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(passed("pass_through = []"), [""; 0]);
+    assert_eq!(passed("pass_through = [\"a.example\"]"), ["a"]);
+    let all = "pass_through = [\"a.example\", \"B.example\", \"*\"]";
+    assert_eq!(passed(&format!("group = \"a\"\n{all}")), ["a", "b"]);
+    assert_eq!(passed("members = [\"c:1\"]\npass_through = [\"*\"]"), ["x"]);
+
+    for (text, message) in [
+        (with("pass_through = [\"c.example\"]"), "\"c.example\" is no name of `sni`"),
+        (with("pass_through = [\"*\"]"), "add `group`"),
+        (named("pass_through = [\"b.example\"]", names), "add `tls`"),
+        (with("pass_through = [\"b..example\"]"), "a name of `sni`"),
+        (
+            "[rule.x]\nlisten = \"127.0.0.1:80\"\nmembers = [\"a:1\"]\npass_through = [\"b.example\"]".into(),
+            "only a rule with `sni`",
+        ),
+    ] {
+        let said = errors(&text);
+        assert!(said.iter().any(|one| one.starts_with("test.toml:4:") && one.contains(message)), "{said:?}");
+    }
+}
+
+#[test]
 fn only_services_split_a_weight() {
     one_error(
         "[rule.x]\nlisten = \"127.0.0.1:80\"\nmembers = [{ address = \"127.0.0.1:1\", split_weight = true }]",
@@ -1437,6 +1471,11 @@ fn document_with(header: &str, line: &str) -> String {
             } else if line.starts_with("sni = ") {
                 let group = "[group.backends]\nmembers = [\"a:1\"]";
                 format!("{header}\n{rest}\n{line}\nprotocol = \"tcp\"\n{group}")
+            } else if line == "pass_through = [\"www.example.org\"]" {
+                let sni =
+                    "tls = { certificates = \"a.pem\" }\nsni = { \"www.example.org\" = \"b\" }";
+                let group = "[group.b]\nmembers = [\"a:1\"]";
+                format!("{header}\n{rest}\n{line}\nprotocol = \"tcp\"\n{sni}\n{group}")
             } else if line == "forward = \"kernel\"" {
                 format!("{header}\n{rest}\n{line}\nprotocol = \"tcp\"")
             } else if line == "return_path = \"nat\"" {

@@ -82,12 +82,18 @@ pub struct RuleSnapshot {
     /// The rule's own group, for all clients and requests for which nothing else is said. A group without
     /// members if the rule names groups only for names or in routes.
     pub default_target: Target,
-    /// Other groups of the rule, each once. Snapshots share those that stay as they are.
+    /// Other groups of the rule, each once; then groups to whose members TLS of clients passes through although the rule
+    /// ends TLS. Snapshots share those that stay as they are.
     pub other_targets: Vec<Arc<Target>>,
-    /// Configurations of the groups of `other_targets`.
+    /// Configurations of the other groups of `other_targets`, in their order; those to which TLS passes have none here.
     pub(crate) target_configs: Vec<Arc<GroupConfig>>,
     /// Groups of the rule by name.
     pub names: Names,
+    /// Place of the group for clients whose name leads to no group; `None` if they are refused.
+    pub unnamed: Option<usize>,
+    /// Place of the first group to whose members TLS of clients passes through although the rule ends TLS: the groups from
+    /// this place on are such. `None` if the rule treats all clients alike.
+    pub first_passed: Option<usize>,
     /// Names of the cookies that bind clients in its groups: no member gets one.
     pub cookies: HashSet<Box<[u8]>>,
     /// Routes for requests.
@@ -110,6 +116,8 @@ impl RuleSnapshot {
             other_targets: Vec::new(),
             target_configs: Vec::new(),
             names: Names::default(),
+            unnamed: Some(0),
+            first_passed: None,
             cookies: HashSet::new(),
         }
     }
@@ -121,6 +129,16 @@ impl RuleSnapshot {
             .checked_sub(1)
             .and_then(|at| self.other_targets.get(at));
         other.map_or(&self.default_target, |target| target)
+    }
+
+    /// Returns the place of the group for clients that ask for a name; `None` if they are refused.
+    pub fn find_place(&self, name: Option<&str>) -> Option<usize> {
+        name.and_then(|name| self.names.find(name)).or(self.unnamed)
+    }
+
+    /// True if TLS of the clients of the group at a place passes through although the rule ends TLS.
+    pub fn passes_through(&self, place: usize) -> bool {
+        self.first_passed.is_some_and(|first| place >= first)
     }
 
     /// Returns all groups of the rule: those that serve its clients, and those that get copies of requests.

@@ -291,8 +291,10 @@ fn serve_client(mut session: Session, client: Io, tasks: &Rc<Tasks>) {
             Protocol::Tcp | Protocol::Http | Protocol::Udp => client.reset_on_drop(),
         };
     }
-    // With FTP it begins when the client asks for it.
+    // With FTP it begins when the client asks for it, and where TLS of some clients passes through, the name that the
+    // client asks for decides first.
     if protocol != Protocol::Ftp
+        && session.service.rule().first_passed.is_none()
         && let Some(server) = session.service.tls_server()
     {
         let tasks = Rc::clone(tasks);
@@ -314,7 +316,7 @@ fn serve_client(mut session: Session, client: Io, tasks: &Rc<Tasks>) {
 /// Serves a client of a rule with TLS.
 async fn serve_tls(session: Session, client: Io, server: Arc<Server>, tasks: Rc<Tasks>) {
     let limit = server.handshake_timeout;
-    let Some(client) = handshake::accept_tls(&session, client, &server, limit).await else {
+    let Some(client) = handshake::accept_tls(&session, client, &[], &server, limit).await else {
         return;
     };
     // An authority has seen what it was to see.

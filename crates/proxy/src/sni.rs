@@ -1,18 +1,20 @@
 //! Pass-through: the group of a client by the name in its first message. TLS is between the client
-//! and the member, which gets every byte as it is.
+//! and the member, which gets every byte as it is, unless the rule ends TLS of clients with the name.
 
 use std::task::Poll;
 
 use evenkeel_limits::Shortage;
 use evenkeel_manager::snapshot::{RuleSnapshot, Target};
+use evenkeel_tls::challenge;
 use evenkeel_tls::handshake::{self, Cause};
 use evenkeel_wire::client_hello::{MAX_BYTES, Problem, Scanner, ServerName};
 
 use crate::access::End;
 use crate::buffer::Buffer;
-use crate::io::Io;
+use crate::io::{Io, Nobody};
 use crate::memory::{BUFFER_BYTES, OutOfMemory};
 use crate::session::Session;
+use crate::tls::handshake::accept_tls;
 use crate::watch::Stop;
 
 /// Route of a client.
@@ -34,18 +36,20 @@ pub(crate) async fn find_route<'a>(
     session.watch.arm_deadline(rule.rule.timeouts.sni);
     let hello = read_hello(session, client, &mut read, name).await;
     session.watch.disarm_deadline();
-    let target = hello.and_then(|()| {
-        let named = name
-            .as_ref()
-            .and_then(|name| rule.names.find(name.as_str()));
-        let named = named.map(|place| rule.target_at(place));
-        let own = (!rule.rule.group.is_empty()).then_some(&rule.default_target);
-        named.or(own).ok_or(SniRefusal::For(Cause::UnknownName))
+    let place = hello.and_then(|()| {
+        let place = rule.find_place(name.as_ref().map(ServerName::as_str));
+        place.ok_or(SniRefusal::For(Cause::UnknownName))
     });
     let (buffers, metrics) = (&session.worker.buffers, &session.service.metrics);
-    let refused = match target {
-        Ok(target) => {
-            let read = read.map(|read| buffers.shrink_buffer(read));
+    let refused = match place {
+        Ok(place) => {
+            let target = rule.target_at(place);
+            let mut read = read.map(|read| buffers.shrink_buffer(read));
+            if rule.first_passed.is_some() && !rule.passes_through(place) {
+                // The name is one of the parameters of the handshake.
+                *name = None;
+                end_tls(session, client, read.take()).await?;
+            }
             return Ok(Route { target, read });
         }
         Err(refused) => refused,
@@ -95,10 +99,8 @@ pub(crate) fn find_ended_target<'a>(
 ) -> Result<&'a Target, End> {
     let agreed = client.agreed_parameters();
     let name = agreed.and_then(|of| of.name.as_deref());
-    let named = name.and_then(|name| rule.names.find(name));
-    let named = named.map(|place| rule.target_at(place));
-    let own = (!rule.rule.group.is_empty()).then_some(&rule.default_target);
-    named.or(own).ok_or_else(|| {
+    let place = rule.find_place(name);
+    place.map(|place| rule.target_at(place)).ok_or_else(|| {
         session
             .service
             .metrics
@@ -107,6 +109,33 @@ pub(crate) fn find_ended_target<'a>(
         tracing::debug!(%rule, %client, ?name, "a client is refused: no group has its TLS server name");
         End::Refused
     })
+}
+
+/// Ends TLS of a client whose first message was read. A client whose handshake fails has been told, and counted.
+async fn end_tls(session: &Session, client: &mut Io, read: Option<Buffer>) -> Result<(), End> {
+    let buffers = &session.worker.buffers;
+    let plain = std::mem::replace(client, Io::Nobody(Nobody));
+    let accepted = match session.service.tls_server() {
+        Some(server) => {
+            let bytes = read.as_ref().map_or(&[][..], Buffer::bytes);
+            accept_tls(session, plain, bytes, &server, server.handshake_timeout).await
+        }
+        // The configuration has changed meanwhile.
+        None => {
+            plain.reset_on_drop();
+            None
+        }
+    };
+    if let Some(read) = read {
+        buffers.give_back(read);
+    }
+    *client = Io::from(accepted.ok_or(End::Client)?);
+    let agreed = client.agreed_parameters();
+    match agreed.and_then(|agreed| agreed.protocol.as_deref()) {
+        // An authority has seen what it was to see.
+        Some(challenge::ALPN) => Err(End::Complete),
+        _ => Ok(()),
+    }
 }
 
 /// Reason why a client is not served.

@@ -36,7 +36,9 @@ pub(crate) async fn serve_tcp(session: Session, mut client: Io) {
     let mut server_name = None;
     let target = match rule.names.is_empty() {
         true => Ok(&rule.default_target),
-        false if rule.rule.tls.is_some() => sni::find_ended_target(&session, &rule, &client),
+        false if rule.rule.tls.is_some() && rule.first_passed.is_none() => {
+            sni::find_ended_target(&session, &rule, &client)
+        }
         false => {
             find_named_target(&session, &rule, &mut client, &mut traffic, &mut server_name).await
         }

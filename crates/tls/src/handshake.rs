@@ -204,6 +204,13 @@ impl ServerHandshake {
         }
     }
 
+    /// Begins the handshake with bytes that were read from the socket already.
+    #[must_use]
+    pub fn with_input(mut self, read: &[u8]) -> Self {
+        self.messages.input.extend_from_slice(read);
+        self
+    }
+
     /// The socket, until the handshake is over.
     pub fn socket(&self) -> Option<&TcpStream> {
         self.messages.socket.as_ref()

@@ -326,3 +326,95 @@ fn names_choose_groups_where_tls_ends_at_the_balancer() {
     assert!(!answer.status.success());
     eventually_counted(&balancer, "unknown_name", 1);
 }
+
+#[test]
+fn tls_of_some_names_passes_through_where_tls_of_others_ends() {
+    if !are_installed(&["openssl", "nginx", "curl"]) {
+        return;
+    }
+    let folder = certificates(&["a.example", "b.example", "other.example"]);
+    let file = |name: &str| folder.join(&format!("{name}.pem"));
+    let authority = folder.join("authority.crt");
+    let passed = Server::nginx_tls("a.example", &file("a.example"), &authority);
+    let ended = Member::start(move |script, mut wire| {
+        while script.read_request(&mut wire).is_some() && wire.try_send(ok_response("ended")) {}
+    });
+    let groups = [
+        ("b.example", ended.address()),
+        ("a.example", passed.address()),
+    ];
+    let with = |pass_through: &str| {
+        let certificates = ["b.example", "other.example"].map(|name| format!("{:?}", file(name)));
+        let tls = format!("tls = {{ certificates = [{}] }}", certificates.join(", "));
+        let own = format!("group = \"g1\"\n{tls}\npass_through = [{pass_through}]");
+        // The last group: members get TLS of the balancer where TLS of clients has ended.
+        let member =
+            format!("member_tls = {{ ca_file = {authority:?}, server_name = \"a.example\" }}\n");
+        config(&own, &groups) + &member
+    };
+    let first = with("\"A.example\"");
+    let balancer = Balancer::start(&first);
+    let log = balancer.folder().join("access.log");
+    balancer.reconfigure(&format!(
+        "{first}[access_log]\noutput = \"{}\"\n",
+        log.display()
+    ));
+    let trusted = authority.display().to_string();
+    let get = |name: &str, path: &str, more: &[&str]| get(&balancer, &trusted, name, path, more);
+    for version in [&["--tlsv1.3"][..], &["--tls-max", "1.2"]] {
+        let answer = get("a.example", "/who", version);
+        assert_eq!(answer, "a.example|a.example|NONE|");
+        assert_eq!(get("b.example", "/", version), "ended");
+        // Clients with other names are for the group of the rule, where TLS ends.
+        let answer = get("other.example", "/who", version);
+        assert_eq!(answer, "a.example|a.example|NONE|");
+    }
+    // The member sees the certificate of a client whose TLS passes through.
+    let key = file("a.example").display().to_string();
+    let answer = get("a.example", "/who", &["--cert", &key]);
+    assert!(answer.contains("|SUCCESS|"), "{answer}");
+    let answer = get("other.example", "/who", &["--cert", &key]);
+    assert!(answer.contains("|NONE|"), "{answer}");
+    for (name, shown) in [("a.example", "\"tls\":null"), ("b.example", "TLSv1.3")] {
+        let name = format!("\"server_name\":\"{name}\"");
+        wait_until(&format!("{name} is logged with {shown}"), || {
+            let text = balancer.folder().text("access.log");
+            { text.lines() }.any(|line| line.contains(&name) && line.contains(shown))
+        });
+    }
+    // Handshakes that fail are counted.
+    let mut plain = balancer.connect();
+    plain.send(b"GET / HTTP/1.1\r\n\r\n");
+    let told = plain.read_to_end();
+    assert!(told.starts_with(b"HTTP/1.1 400 "), "{told:?}");
+    eventually_counted(&balancer, "plain_http", 1);
+    let port = balancer.address("web").port();
+    let to = format!("b.example:{port}:127.0.0.1:{port}");
+    let distrusting = try_curl(&["--connect-to", &to, &format!("https://b.example:{port}/")]);
+    assert!(!distrusting.status.success());
+    eventually_counted(&balancer, "refused_by_client", 1);
+    // A first message in pieces is whole for the handshake, too.
+    let mut slow = balancer.connect();
+    for byte in hello("b.example", 200) {
+        slow.send([byte]);
+    }
+    let answer = slow.try_read_exact(1);
+    assert!(matches!(answer.as_deref(), Some([21 | 22])), "{answer:?}");
+
+    // TLS of clients with other names passes through, too.
+    balancer.reconfigure(&with("\"*\""));
+    assert_eq!(get("b.example", "/", &[]), "ended");
+    let answer = get("other.example", "/who", &["--insecure"]);
+    assert_eq!(answer, "a.example|other.example|NONE|");
+    let port = balancer.address("web").port();
+    let to = format!("a.example:{port}:127.0.0.1:{port}");
+    // TLS of this name ends at the balancer, which has no certificate for the name.
+    let untrusted = try_curl(&[
+        "--cacert",
+        &trusted,
+        "--connect-to",
+        &to,
+        &format!("https://a.example:{port}/who"),
+    ]);
+    assert!(!untrusted.status.success());
+}

@@ -52,6 +52,7 @@ pub(crate) mod node;
 pub(crate) mod orca;
 pub(crate) mod parse;
 pub(crate) mod parts;
+mod pass_through;
 pub(crate) mod priority;
 pub(crate) mod process;
 pub(crate) mod prometheus;

@@ -14,7 +14,7 @@ use super::priority::{ClientPriority, PRIORITY};
 use super::responses::{RESPONSES, Responses};
 use super::route::Routes;
 use super::timeouts::{TIMEOUTS, Timeouts};
-use super::tls::Tls;
+use super::tls::{DEEP_NAMES, Tls};
 use super::udp::UdpOptions;
 use crate::schema::field::{FileName, Texts, choice_field};
 use crate::schema::foreign;
@@ -72,6 +72,10 @@ section! {
         /// domain, or with `**.` to match all names below the domain at any depth. Clients with other names, or none, go to the group of the rule; if you set neither `group`
         /// nor `members`, they are refused.
         sni: BTreeMap<String, String> [Text(GROUP)] = BTreeMap::new(); r#"{ "www.example.org" = "backends" }"#,
+        /// TCP with `tls` and `sni`: names of `sni` whose clients speak TLS with the members, while TLS of all other
+        /// clients ends at the balancer. Write `*` for clients which go to the group of the rule: see
+        /// [both at one port](tls.md#both-at-one-port).
+        pass_through: Vec<String> [Text(PASSED)] = Vec::new(); r#"["www.example.org"]"#,
     }
     keys RULE {
         /// Acceptance of clients. Set `false` to keep a rule without serving it. You can change the state at
@@ -145,6 +149,23 @@ impl Rule {
             &self.group,
             named.chain(self.mirror_groups()).chain(self.asked_groups()),
         )
+    }
+
+    /// True if TLS of clients with a name of `sni` passes through to members, although the rule ends TLS. The name `*`
+    /// stands for clients that go to the group of the rule.
+    pub fn passes_through(&self, name: &str) -> bool {
+        { self.pass_through.iter() }.any(|passed| passed.eq_ignore_ascii_case(name))
+    }
+
+    /// Returns the names of the groups whose clients' TLS passes through although the rule ends TLS, each once.
+    pub fn passed_groups(&self) -> Vec<&str> {
+        let named = { self.sni.iter() }.filter(|(name, _)| self.passes_through(name));
+        let own = Some(&self.group).filter(|_| self.passes_through(UNNAMED));
+        let mut groups: Vec<&str> = named.map(|(_, group)| &**group).collect();
+        groups.extend(own.map(|group| &**group).filter(|group| !group.is_empty()));
+        groups.sort_unstable();
+        groups.dedup();
+        groups
     }
 
     /// The names of the groups that routes or models lead to.
@@ -275,6 +296,15 @@ choice_field!(ReturnPath,
 
 /// Name of a group in `sni`.
 const GROUP: Texts = ("the name of a group", is_name);
+
+/// Name in `pass_through` of clients that go to the group of the rule.
+pub const UNNAMED: &str = "*";
+
+/// Name in `pass_through`.
+const PASSED: Texts = (
+    r#"a name of `sni`, or "*" for clients which go to the group of the rule"#,
+    |text| text == UNNAMED || (DEEP_NAMES.1)(text),
+);
 
 /// Rights of a file.
 const MODE: Texts = ("rights of a file in octal, as in \"0660\"", |text| {

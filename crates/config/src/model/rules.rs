@@ -10,6 +10,7 @@ use super::group::{self, GroupConfig};
 use super::group_name::unknown_group;
 use super::limits::{FORGED, LimitKey, Limits, RequestLimit};
 use super::parts::PartReader;
+use super::pass_through::check_pass_through;
 use super::responses;
 use super::routes::{self, RuleFacts};
 use super::rule::{Forward, OWN, Protocol, RULE, ReturnPath, Rule};
@@ -107,6 +108,7 @@ pub(crate) fn read(
         }
         false => read_own_group(&mut rule, defaults, table, shared, report),
     };
+    check_pass_through(&rule, table, report);
     (rule, own)
 }
 

@@ -65,11 +65,10 @@ impl Class {
         )
     }
 
-    /// True if a port cannot have both classes although both are TLS by name: neither listener is served, since each
-    /// of them could be meant.
-    fn mixes_with(self, other: Class) -> bool {
-        let pair = [self, other];
-        pair.contains(&Class::Passthrough) && pair.contains(&Class::Terminate)
+    /// True if a port can have listeners of both classes: names that clients ask for tell both modes of TLS apart.
+    fn shares_port_with(self, other: Class) -> bool {
+        let is_tls = |class| matches!(class, Class::Passthrough | Class::Terminate);
+        self == other || is_tls(self) && is_tls(other)
     }
 }
 
@@ -80,7 +79,7 @@ pub(crate) struct Frontend {
     pub(crate) addresses: Vec<IpAddr>,
     /// Port to listen on.
     pub(crate) port: u16,
-    /// Protocol of clients.
+    /// Protocol of clients, as the first listener has it: others may have the other mode of TLS.
     pub(crate) class: Class,
     /// Host names of the listeners, in lower case; `None` stands for all names.
     pub(crate) hosts: Vec<Option<String>>,
@@ -438,7 +437,6 @@ pub(crate) fn place_listeners(
 ) -> Vec<Frontend> {
     let mut frontends: Vec<Frontend> = Vec::new();
     let mut by_port: BTreeMap<(Vec<IpAddr>, u16, bool), usize> = BTreeMap::new();
-    let mut mixed = Vec::new();
     for (number, listener) in listeners.iter_mut().enumerate() {
         let (Some(class), Some(addresses)) = (listener.class, address_of(listener.gateway)) else {
             continue;
@@ -464,14 +462,7 @@ pub(crate) fn place_listeners(
             continue;
         };
         let host = listener.hostname().map(str::to_ascii_lowercase);
-        if frontend.class != class {
-            if frontend.class.mixes_with(class) {
-                mixed.push((
-                    index,
-                    listener.gateway.metadata.object_name(),
-                    listener.set.is_some(),
-                ));
-            }
+        if !frontend.class.shares_port_with(class) {
             let message =
                 format!("port {port} has a listener of another protocol; choose another port");
             listener.conflict = Some(("ProtocolConflict", message));
@@ -488,42 +479,5 @@ pub(crate) fn place_listeners(
             frontend.listeners.push(number);
         }
     }
-    refuse_mixed(listeners, &mut frontends, &mixed);
     frontends
-}
-
-/// Refuses the listeners of a gateway at a port where another listener of the same gateway has the other mode of TLS: each
-/// of them could be meant. Listeners of other gateways, and of sets, do no harm to the first ones.
-fn refuse_mixed(
-    listeners: &mut [ListenerState<'_>],
-    frontends: &mut [Frontend],
-    mixed: &[(usize, ObjectName, bool)],
-) {
-    for (index, gateway, is_of_set) in mixed {
-        let Some(frontend) = frontends.get_mut(*index) else {
-            continue;
-        };
-        let port = frontend.port;
-        let mut kept = (Vec::new(), Vec::new());
-        let placed = frontend.listeners.drain(..).zip(frontend.hosts.drain(..));
-        for (number, host) in placed {
-            match listeners.get_mut(number) {
-                Some(listener)
-                    if !is_of_set
-                        && listener.set.is_none()
-                        && listener.gateway.metadata.object_name() == *gateway =>
-                {
-                    let message = format!(
-                        "port {port} has TLS listeners of both modes; choose another port for one of the modes"
-                    );
-                    listener.conflict = Some(("ProtocolConflict", message));
-                }
-                _ => {
-                    kept.0.push(number);
-                    kept.1.push(host);
-                }
-            }
-        }
-        (frontend.listeners, frontend.hosts) = kept;
-    }
 }

@@ -871,7 +871,11 @@ fn connections_go_by_port_and_by_server_name() {
     )]);
     assert_eq!(
         rules,
-        [("kubernetes.shop.web.80", BTreeMap::new()), ("", names)]
+        [
+            ("kubernetes.shop.web.80", BTreeMap::new()),
+            // Clients with other names are refused.
+            ("kubernetes.nobody", names)
+        ]
     );
     for (kind, name) in [(Kind::TcpRoute, "t"), (Kind::TlsRoute, "s")] {
         assert_eq!(parent_conditions(&translation, kind, name), GOOD);

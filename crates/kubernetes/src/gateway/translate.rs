@@ -34,6 +34,7 @@ mod ingress;
 mod kept;
 mod route;
 pub mod settle;
+mod stream_targets;
 mod targets;
 
 /// Result of a translation.
@@ -80,8 +81,15 @@ fn rank_host(host: Option<&str>) -> HostRank {
     }
 }
 
-/// Target of connections: the server name, the group and the owner.
-type StreamTarget = (Option<String>, String, Arc<Owner>);
+/// Target of connections.
+struct StreamTarget {
+    /// Name that clients ask for; `None` stands for all other clients.
+    host: Option<String>,
+    group: String,
+    owner: Arc<Owner>,
+    /// True if TLS of the clients ends at the members.
+    passes: bool,
+}
 
 struct Work<'o> {
     objects: &'o Objects,
@@ -355,6 +363,11 @@ impl<'o> Work<'o> {
             let shares = self.groups.add_shares(&served);
             served.splice(.., shares.map(|name| (name, 1)));
         }
+        if kind == Kind::TlsRoute && !can_join && (is_failing || served.is_empty()) {
+            // Clients that ask for the name are refused, and get to no other route.
+            self.groups.drop_current();
+            served = vec![(NOBODY.to_owned(), 1)];
+        }
         let wrong_host = facts.hosts.and_then(refuse_host);
         if let Some(message) = self.refused.get(&*owner).or(wrong_host.as_ref()) {
             findings.refusal = Some(("UnsupportedValue", message.clone()));
@@ -372,18 +385,7 @@ impl<'o> Work<'o> {
             && !attachments.is_empty()
         {
             self.groups.use_current(&owner);
-            for attachment in &attachments {
-                let Some(index) = self.frontend_of(attachment.listener) else {
-                    continue;
-                };
-                let all = targets.entry(index).or_default();
-                for host in &attachment.hosts {
-                    // The oldest route has the name.
-                    if self.server_names.insert((index, host.clone())) {
-                        all.push((host.clone(), group.clone(), owner.clone()));
-                    }
-                }
-            }
+            self.add_stream_targets(&attachments, group, &owner, targets);
         }
         if kind == Kind::TcpRoute || ends_tls {
             let named = backends.iter().map(|of| &of.target);

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::State;
 use super::entry::GroupEntry;
 use crate::chooser::Chooser;
-use crate::config::{GroupConfig, Rule};
+use crate::config::{GroupConfig, Rule, UNNAMED};
 use crate::responses::ResponsePolicy;
 use crate::routes::{Routes, RoutesBefore};
 use crate::snapshot::{GroupHandle, GroupSnapshot, Names, RuleSnapshot, Snapshot, Target};
@@ -47,7 +47,16 @@ impl State {
         let others = all.iter().filter(|name| **name != rule.group);
         let others: Vec<&str> = others.copied().collect();
         let before = { old.rules.iter() }.find(|before| before.rule.name == rule.name);
-        let (targets, configs) = self.next_targets(&rule, &others, before)?;
+        let (mut targets, configs) = self.next_targets(&rule, &others, before)?;
+        let passed = rule.passed_groups();
+        for name in &passed {
+            let target = self.make_target(&rule, self.find_group(name)?, true);
+            // What passes through is encrypted already.
+            targets.push(Arc::new(Target {
+                tls: None,
+                ..target
+            }));
+        }
         let own = match rule.group.is_empty() {
             true => Target {
                 policy: ResponsePolicy::new(rule.responses.clone(), files),
@@ -75,9 +84,14 @@ impl State {
             .zip(1..)
             .chain([(&*rule.group, 0)])
             .collect();
-        let place = |name: &str| places.get(name).copied();
+        let first_passed = others.len() + 1;
+        let place = |name: &str, group: &str| match rule.passes_through(name) {
+            true => Some(passed.iter().position(|of| *of == group)? + first_passed),
+            false => Some(*places.get(group)? as usize),
+        };
+        let unnamed = place(UNNAMED, &rule.group).filter(|_| !rule.group.is_empty());
         let names = rule.sni.iter();
-        let names = names.map(|(name, group)| Some((name.as_str(), place(group)? as usize)));
+        let names = names.map(|(name, group)| Some((name.as_str(), place(name, group)?)));
         let names = Names::new(names.collect::<Option<Vec<_>>>()?);
         let all = std::iter::once(&own).chain(targets.iter().map(Arc::as_ref));
         let cookies = all.flat_map(|target| &target.cookie);
@@ -96,8 +110,11 @@ impl State {
             routes: &before.routes,
             has_same_responses: has_same_targets,
         });
+        let first_passed = (!passed.is_empty()).then_some(first_passed);
         Some(Arc::new(RuleSnapshot {
             names,
+            unnamed,
+            first_passed,
             cookies,
             routes: Routes::next(&rule, &places, at, files, before),
             rule,

@@ -496,7 +496,7 @@ impl<'a> Control<'a> {
     pub(super) async fn secure_client(&mut self, client: Io) -> Option<Io> {
         let server = self.tls.clone()?;
         let limit = server.handshake_timeout;
-        let secured = handshake::accept_tls(self.session, client, &server, limit);
+        let secured = handshake::accept_tls(self.session, client, &[], &server, limit);
         let secured = Box::pin(secured).await?;
         self.conversation.mark_secured();
         Some(Io::from(secured))

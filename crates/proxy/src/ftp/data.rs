@@ -333,7 +333,7 @@ impl Waiting {
             None => Io::from(client),
             Some(server) => {
                 let limit = rule.rule.ftp.data_timeout;
-                let secured = handshake::accept_tls(session, Io::from(client), server, limit);
+                let secured = handshake::accept_tls(session, Io::from(client), &[], server, limit);
                 match Box::pin(secured).await {
                     Some(client) => Io::from(client),
                     None => {

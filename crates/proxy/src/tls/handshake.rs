@@ -28,10 +28,11 @@ const HANDSHAKE_BYTES: usize = 32 * 1024;
 /// Memory of a connection beside what every client has, in bytes: two keys and what makes others.
 const IDLE_BYTES: usize = 4 * 1024;
 
-/// Does the handshake with a client.
+/// Does the handshake with a client. `read` are bytes that were read from the client already.
 pub(crate) async fn accept_tls(
     session: &Session,
     client: Io,
+    read: &[u8],
     server: &Server,
     limit: Duration,
 ) -> Option<PeerConnection> {
@@ -48,7 +49,7 @@ pub(crate) async fn accept_tls(
         return None;
     };
     session.watch.arm_deadline(limit);
-    let mut accepting = ServerHandshake::new(socket, server);
+    let mut accepting = ServerHandshake::new(socket, server).with_input(read);
     let accepted = session
         .watch
         .poll_until_stop(|cx| Pin::new(&mut accepting).poll(cx))

@@ -72,28 +72,107 @@ fn names_choose_groups_where_tls_ends_here() {
     assert_eq!(kinds[0]["kind"], "TLSRoute");
 }
 
+/// Creates a TLSRoute to a port of the service `web`, at listeners of the gateway `g`.
+fn put_tls_route(cluster: &mut Cluster, name: &str, host: &str, listener: &str, service: &str) {
+    let parents = json!([{ "name": "g", "sectionName": listener }]);
+    let rules = json!([{ "backendRefs": [{ "name": service, "port": 80 }] }]);
+    cluster.route_at(Kind::TlsRoute, name, parents, json!([host]), rules);
+}
+
+/// Returns the only rule of a configuration.
+fn only_rule(translation: &Translation) -> evenkeel_config::Rule {
+    let text = &translation.text;
+    let config =
+        evenkeel_config::parse_generated(text).unwrap_or_else(|error| panic!("{error}: {text}"));
+    let [rule] = &config.rules[..] else {
+        panic!("{text}");
+    };
+    rule.clone()
+}
+
+fn names(of: &[(&str, &str)]) -> BTreeMap<String, String> {
+    let pairs = of.iter();
+    pairs
+        .map(|(name, group)| ((*name).to_owned(), (*group).to_owned()))
+        .collect()
+}
+
+const NOBODY: &str = "kubernetes.nobody";
+const WEB: &str = "kubernetes.shop.web.80";
+
 #[test]
-fn a_port_with_both_modes_of_tls_serves_neither() {
+fn names_choose_the_mode_of_tls_at_a_port() {
     let mut cluster = Cluster::new();
     put_certificate(&mut cluster, "cert");
     cluster.gateway(
         "g",
         json!([
             tls_listener("ends", "a.example.org", "Terminate"),
-            tls_listener("passes", "b.example.org", "Passthrough"),
-            tls_listener("late", "c.example.org", "Terminate"),
+            tls_listener("passes", "*.example.org", "Passthrough"),
+            tls_listener("silent", "c.example.org", "Terminate"),
         ]),
     );
+    put_tls_route(&mut cluster, "one", "a.example.org", "ends", "web");
+    put_tls_route(&mut cluster, "two", "*.example.org", "passes", "web");
+    // The name belongs to the first listener.
+    put_tls_route(&mut cluster, "lost", "a.example.org", "passes", "web");
     let translation = cluster.translate();
     let status = status_of(&translation, Kind::Gateway, "g");
     for number in 0..3 {
         let shown = show(&status["listeners"][number]["conditions"]);
         assert!(
-            shown.contains(&"Accepted=False/ProtocolConflict".to_owned()),
+            shown.contains(&"Accepted=True/Accepted".to_owned()),
             "{number}: {shown:?}"
         );
     }
-    assert!(!translation.text.contains("listen"), "{}", translation.text);
+    let rule = only_rule(&translation);
+    assert!(rule.tls.is_some());
+    let wanted = [
+        ("a.example.org", WEB),
+        ("**.example.org", WEB),
+        ("c.example.org", NOBODY),
+    ];
+    assert_eq!(rule.sni, names(&wanted));
+    assert_eq!(rule.pass_through, ["**.example.org", "*"]);
+    assert_eq!(rule.group, NOBODY);
+}
+
+#[test]
+fn a_mode_without_certificates_keeps_the_other_mode_serving() {
+    let mut cluster = Cluster::new();
+    cluster.gateway(
+        "g",
+        json!([
+            tls_listener("ends", "a.example.org", "Terminate"),
+            tls_listener("passes", "b.example.org", "Passthrough"),
+        ]),
+    );
+    put_tls_route(&mut cluster, "one", "a.example.org", "ends", "web");
+    put_tls_route(&mut cluster, "two", "b.example.org", "passes", "web");
+    let rule = only_rule(&cluster.translate());
+    assert!(rule.tls.is_none());
+    assert_eq!(rule.sni, names(&[("b.example.org", WEB)]));
+    assert!(rule.pass_through.is_empty());
+}
+
+#[test]
+fn a_name_whose_service_is_missing_gets_to_no_other_route() {
+    let mut cluster = Cluster::new();
+    cluster.gateway("g", json!([tls_listener("tls", "", "Passthrough")]));
+    put_tls_route(&mut cluster, "all", "*.example.org", "tls", "web");
+    put_tls_route(&mut cluster, "gone", "a.example.org", "tls", "gone");
+    let translation = cluster.translate();
+    let shown = parent_conditions(&translation, Kind::TlsRoute, "gone");
+    let wanted = [
+        "Accepted=True/Accepted",
+        "ResolvedRefs=False/BackendNotFound",
+    ];
+    assert_eq!(shown, wanted);
+    let rule = only_rule(&translation);
+    let wanted = [("**.example.org", WEB), ("a.example.org", NOBODY)];
+    assert_eq!(rule.sni, names(&wanted));
+    // Clients with other names are refused in the same way.
+    assert_eq!(rule.group, NOBODY);
 }
 
 #[test]
@@ -184,7 +263,7 @@ fn targets_without_a_weight_keep_no_route_from_serving() {
 }
 
 #[test]
-fn a_gateway_with_the_other_mode_of_tls_does_no_harm_to_the_first() {
+fn gateways_with_different_modes_of_tls_share_a_port() {
     let mut cluster = Cluster::new();
     put_certificate(&mut cluster, "cert");
     cluster.gateway(
@@ -201,5 +280,5 @@ fn a_gateway_with_the_other_mode_of_tls_does_no_harm_to_the_first() {
         show(&status["listeners"][0]["conditions"])
     };
     assert!(shown("a").contains(&"Accepted=True/Accepted".to_owned()));
-    assert!(shown("b").contains(&"Accepted=False/ProtocolConflict".to_owned()));
+    assert!(shown("b").contains(&"Accepted=True/Accepted".to_owned()));
 }

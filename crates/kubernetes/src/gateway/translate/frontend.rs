@@ -4,6 +4,8 @@ use std::collections::HashSet;
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use evenkeel_config::UNNAMED;
+
 use super::super::attach::covers_host;
 use super::super::listeners::{Class, ListenerState};
 use super::super::text::{Owner, quote, quote_list, write_host};
@@ -45,7 +47,7 @@ impl Work<'_> {
         serving: &[usize],
         targets: &[StreamTarget],
     ) {
-        let routes = targets.iter().map(|(_, _, owner)| owner.as_ref());
+        let routes = targets.iter().map(|target| target.owner.as_ref());
         let gateways = serving.iter().filter_map(|of| self.listeners.get(*of));
         let gateways = gateways.map(|of| of.gateway.metadata.object_name());
         let lines = (self.policies.groups).list_rule_lines(class, routes, gateways);
@@ -65,33 +67,48 @@ impl Work<'_> {
         class: Class,
         serving: &[usize],
         owner: &Owner,
-        targets: Vec<StreamTarget>,
+        targets: &[StreamTarget],
     ) {
         let protocol = match class {
             Class::Udp => "udp",
             _ => "tcp",
         };
         self.text.line(&format!("protocol = {}", quote(protocol)));
-        self.write_rule_lines(name, class, serving, &targets);
+        self.write_rule_lines(name, class, serving, targets);
         self.text.begin(owner.clone());
-        let (named, any): (Vec<_>, Vec<_>) =
-            targets.into_iter().partition(|(host, ..)| host.is_some());
-        if let Some((_, group, owner)) = any.first() {
-            self.text.begin(owner.clone());
-            self.text.line(&format!("group = {}", quote(group)));
+        let ends_tls = { serving.iter() }
+            .filter_map(|number| self.listeners.get(*number)?.class)
+            .any(Class::ends_tls);
+        if let Some(target) = targets.iter().find(|target| target.host.is_none()) {
+            self.text.begin(target.owner.clone());
+            self.text.line(&format!("group = {}", quote(&target.group)));
         }
-        if class.ends_tls() {
+        if ends_tls && targets.iter().any(|target| target.passes) {
+            self.text.begin(owner.clone());
+            self.text.line("pass_through = [");
+            for target in targets.iter().filter(|target| target.passes) {
+                let name = target.host.as_deref().map(write_host);
+                self.text.begin(target.owner.clone());
+                let name = name.as_deref().unwrap_or(UNNAMED);
+                self.text.line(&format!("{},", quote(name)));
+            }
+            self.text.begin(owner.clone());
+            self.text.line("]");
+        }
+        if ends_tls {
             self.write_certificates(rule, serving);
         }
-        if !named.is_empty() {
+        let mut named = targets.iter().filter(|of| of.host.is_some()).peekable();
+        if named.peek().is_some() {
             self.text.begin(owner.clone());
             self.text.line(&format!("[{rule}.sni]"));
-            for (host, group, owner) in named {
-                self.text.begin(owner);
+            for target in named {
+                let host = target.host.as_deref().unwrap_or_default();
+                self.text.begin(target.owner.clone());
                 self.text.line(&format!(
                     "{} = {}",
-                    quote(&write_host(&host.unwrap_or_default())),
-                    quote(&group)
+                    quote(&write_host(host)),
+                    quote(&target.group)
                 ));
             }
         }
@@ -101,7 +118,7 @@ impl Work<'_> {
         &mut self,
         index: usize,
         entries: &[Arc<Entry>],
-        targets: Vec<StreamTarget>,
+        mut targets: Vec<StreamTarget>,
     ) {
         let Some(frontend) = self.frontends.get(index) else {
             return;
@@ -153,7 +170,10 @@ impl Work<'_> {
             quote_list(listen.iter().map(String::as_str))
         ));
         if is_stream {
-            self.write_stream((&name, &rule), class, &serving, &owner, targets);
+            if matches!(class, Class::Passthrough | Class::Terminate) {
+                self.add_refusals(&serving, &mut targets);
+            }
+            self.write_stream((&name, &rule), class, &serving, &owner, &targets);
             return;
         }
         if class.ends_tls() {

@@ -1,0 +1,37 @@
+//! Checks of `pass_through`: names whose TLS passes through a rule that ends TLS of other clients.
+
+use super::rule::{Rule, UNNAMED};
+use crate::schema::report::Report;
+use crate::schema::table::Table;
+
+/// Looks at the names whose TLS passes through.
+pub(super) fn check_pass_through(rule: &Rule, table: &Table<'_>, report: &mut Report<'_>) {
+    let mut refuse = |message: String| table.report_problem("pass_through", message, report);
+    if rule.pass_through.is_empty() {
+        return;
+    }
+    if rule.sni.is_empty() {
+        return refuse("only a rule with `sni` has this key".into());
+    }
+    if rule.tls.is_none() {
+        return refuse(
+            "without `tls` TLS of all clients passes through: remove this key, or add `tls`".into(),
+        );
+    }
+    for name in &rule.pass_through {
+        let is_known = rule
+            .sni
+            .keys()
+            .any(|known| known.eq_ignore_ascii_case(name));
+        match name.as_str() {
+            UNNAMED if rule.group.is_empty() => {
+                refuse("\"*\" stands for clients which go to the group of the rule, and there is none: add `group`".into());
+            }
+            UNNAMED => {}
+            _ if is_known => {}
+            _ => refuse(format!(
+                "{name:?} is no name of `sni`: add the name there, with its group"
+            )),
+        }
+    }
+}
