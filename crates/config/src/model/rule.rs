@@ -72,8 +72,8 @@ section! {
         /// domain, or with `**.` to match all names below the domain at any depth. Clients with other names, or none, go to the group of the rule; if you set neither `group`
         /// nor `members`, they are refused.
         sni: BTreeMap<String, String> [Text(GROUP)] = BTreeMap::new(); r#"{ "www.example.org" = "backends" }"#,
-        /// TCP with `tls` and `sni`: names of `sni` whose clients speak TLS with the members, while TLS of all other
-        /// clients ends at the balancer. Write `*` for clients which go to the group of the rule: see
+        /// TCP with `tls` and `sni`: names of `sni` with TLS between clients and members, while TLS of all other
+        /// clients ends at the balancer. Write `*` for clients of the rule's group: see
         /// [both at one port](tls.md#both-at-one-port).
         pass_through: Vec<String> [Text(PASSED)] = Vec::new(); r#"["www.example.org"]"#,
     }
@@ -302,7 +302,7 @@ pub const UNNAMED: &str = "*";
 
 /// Name in `pass_through`.
 const PASSED: Texts = (
-    r#"a name of `sni`, or "*" for clients which go to the group of the rule"#,
+    r#"a name of `sni`, or "*" for clients of the rule's group"#,
     |text| text == UNNAMED || (DEEP_NAMES.1)(text),
 );
 
