@@ -67,7 +67,11 @@ pub(crate) fn remove_from_loopback(ip: IpAddr) -> io::Result<()> {
 }
 
 /// Returns the preferences of the filters of tc at the ingress of an interface: the least sees packets first.
-pub(crate) fn list_ingress_filters(interface: u32) -> io::Result<Vec<u32>> {
+///
+/// # Errors
+///
+/// The kernel does not tell.
+pub fn list_ingress_filters(interface: u32) -> io::Result<Vec<u32>> {
     let socket = socket_with(
         AddressFamily::NETLINK,
         SocketType::RAW,
