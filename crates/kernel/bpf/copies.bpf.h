@@ -1,5 +1,5 @@
-/* Copies of connections that another balancer forwards (src/forward/copies.rs). A copy counts nowhere, until a packet of
- * the connection comes here: the address has moved, and the connection is this balancer's from then on. */
+/* Copies of connections that another balancer forwards (src/forward/copies.rs). A copy counts nowhere, until packets of
+ * the connection come here: the address has moved, and the connection is this balancer's from then on. */
 
 /* Counts a copy as a connection of this balancer, once. */
 static __attribute__((noinline)) void adopt(const struct evk_address *client, struct evk_connection *connection,
@@ -17,8 +17,29 @@ static __attribute__((noinline)) void adopt(const struct evk_address *client, st
 	tell(EVENT_ADOPT, 0, client, connection, now);
 }
 
-/* Takes the numbers of a side from a packet, as those of the copy may be seconds old. Ends must have the numbers that
- * are known: a stranger must not end a connection by the first packet. */
+/* Distance between the numbers of both sides that tell of each other: what may be under way. */
+#define UNDER_WAY (1U << 26)
+/* Distance from the numbers of a copy at which a packet alone shows that the connection has moved: a stranger must guess two
+ * numbers of 32 bits to within it. */
+#define FITTING (1U << 16)
+
+static __always_inline int is_near(__u32 a, __u32 b, __u32 distance)
+{
+	return a - b + distance <= 2 * distance;
+}
+
+/* True if a packet has the numbers of the copy, which may be seconds old. */
+static __always_inline int is_fitting(const struct headers *head, const struct evk_side *side,
+				      const struct evk_side *other)
+{
+	if (!head->ack)
+		return head->sequence == side->next;
+	return is_near(head->sequence, side->next, FITTING) && is_near(head->answered, other->next, FITTING);
+}
+
+/* Takes the numbers of a side from a packet, as those of the copy may be seconds old. If the other side's packet before
+ * contradicts, one of the two is a stranger's: the other side must say its numbers again. Ends must have the numbers
+ * that are known: a stranger must not end a connection by the first packet. */
 static __attribute__((noinline)) void learn(const struct headers *head, struct evk_connection *connection, __u32 loose)
 {
 	int is_client = loose == LOOSE_CLIENT;
@@ -28,24 +49,36 @@ static __attribute__((noinline)) void learn(const struct headers *head, struct e
 	if (!head->ack || head->syn || head->fin || head->rst ||
 	    !(__sync_fetch_and_and(&connection->flags, ~loose) & loose))
 		return;
+	int is_direct = connection->flags & DIRECT;
+	int agrees = is_direct || (!(connection->flags & other_loose) &&
+				   is_near(head->answered, other->next, UNDER_WAY) &&
+				   is_near(head->sequence, other->acked, UNDER_WAY));
 	side->next = head->sequence + head->payload;
 	side->acked = head->answered;
 	/* What the other side has sent itself is newer. */
-	__u32 ahead = head->answered - other->next;
-	if (connection->flags & other_loose || ahead < MAX_WINDOW)
+	if (!agrees || head->answered - other->next < MAX_WINDOW)
 		other->next = head->answered;
-	if (connection->flags & other_loose)
-		other->acked = head->sequence;
+	if (agrees)
+		return;
+	other->acked = head->sequence;
+	__sync_fetch_and_or(&connection->flags, other_loose);
 }
 
-/* Takes a connection over with a packet of the client or the member: `loose` is the flag of the side. */
+/* Takes a connection over with a packet of the client or the member: `loose` is the flag of the side. A packet with the
+ * copy's numbers is enough, else both sides must have spoken, and agree: a stranger who knows the addresses takes
+ * nothing over. With direct answers the member is not seen. */
 static __always_inline void take_over(const struct headers *head, const struct evk_address *client,
 				      struct evk_connection *connection, __u32 loose, __u64 now)
 {
-	if (connection->flags & COPIED)
-		adopt(client, connection, now);
-	if (connection->flags & loose)
+	int is_client = loose == LOOSE_CLIENT;
+	const struct evk_side *side = is_client ? &connection->client_side : &connection->member_side;
+	const struct evk_side *other = is_client ? &connection->member_side : &connection->client_side;
+	__u32 flags = connection->flags, all = flags & DIRECT ? LOOSE_CLIENT : LOOSE_CLIENT | LOOSE_MEMBER;
+	int fits = (flags & all) == all && is_fitting(head, side, other);
+	if (flags & loose)
 		learn(head, connection, loose);
+	if (connection->flags & COPIED && (fits || !(connection->flags & all)))
+		adopt(client, connection, now);
 }
 
 /* Copy as another balancer has sent it. */
@@ -117,9 +150,8 @@ int evk_copy(struct evk_copy_order *order)
 			__sync_fetch_and_or(&old->flags, next.flags & (ANSWERED | CLIENT_FIN | MEMBER_FIN));
 			old->client_side = next.client_side;
 			old->member_side = next.member_side;
-			/* A packet may have come meanwhile: the next ones say the numbers again. */
-			if (!(old->flags & COPIED))
-				__sync_fetch_and_or(&old->flags, next.flags & (LOOSE_CLIENT | LOOSE_MEMBER));
+			/* A packet may have come meanwhile, perhaps a stranger's: the next ones say the numbers again. */
+			__sync_fetch_and_or(&old->flags, next.flags & (LOOSE_CLIENT | LOOSE_MEMBER));
 			old->seat = next.seat;
 			old->shift = next.shift;
 			old->seen = next.seen;

@@ -435,7 +435,8 @@ static __always_inline struct evk_listener_counts *find_listener_counts(const st
 static __always_inline int end_connection(const struct evk_address *client,
 					  struct evk_connection *connection, __u16 end, __u64 now)
 {
-	if (__sync_fetch_and_or(&connection->flags, CLOSED) & (CLOSED | COPIED))
+	/* A copy counts nowhere, and a stranger must not end it. */
+	if (connection->flags & COPIED || __sync_fetch_and_or(&connection->flags, CLOSED) & CLOSED)
 		return 0;
 	__u32 seat = connection->seat;
 	struct evk_counts *counts = bpf_map_lookup_elem(&evk_counts, &seat);
@@ -1543,7 +1544,9 @@ static __always_inline int to_member(struct __sk_buff *skb, const struct headers
 	if (connection->flags & (COPIED | LOOSE_CLIENT))
 		take_over(head, client, connection, LOOSE_CLIENT, now);
 	struct evk_side *side = &connection->client_side, *other = &connection->member_side;
-	if (head->rst) {
+	if (connection->flags & COPIED) {
+		/* The packet does not show that the connection is this balancer's. */
+	} else if (head->rst) {
 		if (connection->flags & ESTABLISHED && !is_direct ? is_valid_reset(head, side, other) :
 								    head->sequence == side->next) {
 			forget_syn(client, connection);
@@ -1616,7 +1619,9 @@ static __always_inline int to_client(struct __sk_buff *skb, const struct headers
 	struct evk_counts *counts = bpf_map_lookup_elem(&evk_counts, &seat);
 	__u64 took = now - connection->began_ns;
 	struct evk_side *side = &connection->member_side, *other = &connection->client_side;
-	if (head->rst) {
+	if (flags & COPIED) {
+		/* As in `to_member`. */
+	} else if (head->rst) {
 		if (!(flags & ESTABLISHED) && head->answered == other->next) {
 			forget_syn(client, connection);
 			end_connection(client, connection, END_REFUSED, now);

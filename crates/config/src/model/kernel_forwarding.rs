@@ -18,9 +18,9 @@ section! {
         /// [kernel-forwarding.md](kernel-forwarding.md#native-xdp). If an interface cannot do native XDP, tc forwards
         /// there, and `evenkeel ctl status` says why.
         xdp_interfaces: Vec<String> [Text(INTERFACE)] = Vec::new(); r#"["eth0", "eth1"]"#,
-        /// If true, the balancers of your [fleet](fleet.md) copy the connections and UDP sessions in their kernels to
-        /// each other. If you move the address of a rule to another balancer, or if your balancer dies, the other
-        /// balancer continues them. Set `true` on all balancers. See
+        /// If true, the balancers of your [fleet](fleet.md) copy the connections in their kernels to each other. If you
+        /// move the address of a rule to another balancer, or if your balancer dies, the other balancer continues the
+        /// open connections. Set `true` on all balancers. See
         /// [kernel-forwarding.md](kernel-forwarding.md#active-and-standby).
         copy_to_fleet: bool = false; "true",
         /// If true, strategies that compare members by their times learn from the requests within long connections, and
