@@ -360,5 +360,5 @@ def read_version(gateway):
         told = subprocess.run([gateway.program, word], capture_output=True, text=True, check=False)
         lines = [line.strip() for line in (told.stdout + told.stderr).splitlines() if any(map(str.isdigit, line))]
         if told.returncode == 0 and lines:
-            return lines[0]
+            return lines[0].removeprefix(gateway.program).strip()
     return ""
