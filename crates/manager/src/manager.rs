@@ -310,7 +310,9 @@ impl Manager {
         }
         // Workers may have the snapshot for a while. None of them is to be the last that has it: freeing takes long.
         let retired = std::mem::replace(&mut next.retired, Arc::clone(&state.snapshot));
-        let before = std::mem::replace(state, next);
+        let mut before = std::mem::replace(state, next);
+        // Groups that are gone end now what they have under way.
+        before.groups.clear();
         free_aside((before, retired));
         self.ready.store(None);
         Ok(())

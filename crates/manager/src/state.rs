@@ -638,7 +638,7 @@ mod tests {
             let mut now = at(1);
             let mut gone: HashMap<_, (MemberId, Instant)> = HashMap::new();
             let mut state = State::empty();
-            state = state.next(Inputs { config: config([&[], &[]]), ..state.inputs.clone() }, 1, now);
+            state = state.next(Inputs { config: config([&[], &[]]).into(), ..state.inputs.clone() }, 1, now);
             state.commit(now);
             for (step, seconds) in steps {
                 now = now.after(Duration::from_secs(seconds));
@@ -724,7 +724,7 @@ mod tests {
         let config = config([&[(0, false)], &[(0, false), (1, false)]]);
         state = state.next(
             Inputs {
-                config,
+                config: config.into(),
                 ..state.inputs.clone()
             },
             1,
