@@ -218,6 +218,8 @@ enum evk_outcome {
 	PASSED_REMOTE,	  /* direct answers: a router is on the way to the member */
 	PASSED_KEPT,	  /* UDP: the process has the client's session */
 	BY_ROW,		  /* of a connection that another balancer has begun: sent to a member of the row */
+	BY_ID,		  /* QUIC: first datagrams of sessions that have begun at the member of the connection id */
+	LOST_IDS,	  /* QUIC: connection ids for which the table had no place */
 	OUTCOMES,
 };
 

@@ -4,7 +4,8 @@
  * A session has the datagrams between a client and a listener's address. The table evk_udp_clients has the session of a
  * client that further datagrams belong to, and evk_udp_sessions has all sessions by the addresses that the member's datagrams
  * have. A session that leaves its member is no longer the client's, but answers under way still find it.
- * Datagrams of clients in evk_udp_kept pass to the rule's socket: the process has their sessions.
+ * Datagrams of clients in evk_udp_kept pass to the rule's socket: the process has their sessions. Connection ids of QUIC lead
+ * clients whose address has changed to their members (quic.bpf.h).
  * src/forward/udp.rs has the same structures. */
 
 #include <linux/udp.h>
@@ -13,6 +14,27 @@
 enum evk_udp_flag {
 	LEAVES = 64,  /* the client's datagrams go to another member */
 	FAILED = 128, /* an error of ICMP has said that nobody takes datagrams */
+	QUIC = 256,   /* the member's connection ids count */
+	NOTES_ID = 512, /* a CPU writes the session's id */
+};
+
+/* Lengths of connection ids that tell connections apart: shorter ids are the same by chance, and version 1 of QUIC has no
+ * longer ones. */
+#define QUIC_MIN_ID 4
+#define QUIC_MAX_ID 20
+
+/* Connection id of QUIC that a member of a group has chosen. */
+struct evk_quic_id {
+	__u8 length; /* 0: none */
+	__u8 zero;
+	__u16 group;
+	__u8 bytes[QUIC_MAX_ID]; /* the id, and zeros behind it */
+};
+
+/* Session that an id belongs to: another session may have the same addresses later. */
+struct evk_quic_owner {
+	struct evk_nat_pair session;
+	__u64 began_ns;
 };
 
 struct evk_udp_listener {
@@ -22,6 +44,7 @@ struct evk_udp_listener {
 	__u16 ports;	  /* number of these ports; 0: half NAT */
 	__u32 idle;	  /* time without a datagram after which a session is over, as `coarse` has it */
 	__u32 answer;	  /* time for the first answer, likewise; 0: no answer is expected */
+	__u32 is_quic;	  /* not 0: a client whose address changes stays at the member of its connection id */
 };
 
 struct evk_udp_client {
@@ -36,11 +59,12 @@ struct evk_udp_session {
 	__u32 flags;
 	struct evk_udp_client of;
 	__u32 seat;
-	__u32 zero;
+	__u32 checked; /* QUIC: first bytes of the id that the client's last datagrams have */
 	__u64 bytes_in;
 	__u64 bytes_out;
 	__u64 datagrams_in;
 	__u64 datagrams_out;
+	struct evk_quic_id id; /* QUIC: an id of the session's client */
 };
 
 /* Sessions of a listening address, with the datagrams of those that have ended. */
@@ -105,6 +129,8 @@ struct evk_udp_draft {
 	struct evk_udp_session session;
 	struct evk_address from, to; /* addresses that the datagram gets */
 	struct evk_udp_ips old, next;
+	struct evk_quic_id id;
+	struct evk_quic_owner owner;
 };
 
 struct {
@@ -349,6 +375,15 @@ static __always_inline void count_session(struct evk_udp_draft *draft, __u64 now
 	use_source(&draft->who.client, now);
 }
 
+/* True if the clients of a member go to other members. */
+static __always_inline int must_leave(__u32 seat)
+{
+	struct evk_terms *terms = bpf_map_lookup_elem(&evk_terms, &seat);
+	return terms && terms->leave;
+}
+
+#include "quic.bpf.h"
+
 /* Begins a session of the draft's client with a datagram. */
 static __always_inline int begin_session(struct __sk_buff *skb, const struct headers *head,
 					 struct evk_udp_draft *draft, const struct evk_udp_listener *listener,
@@ -356,7 +391,8 @@ static __always_inline int begin_session(struct __sk_buff *skb, const struct hea
 {
 	if (is_over_rate(&draft->who.client, now))
 		return keep(draft, PASSED_RATE, now);
-	int chosen = choose_for_session(draft, listener->group, failed);
+	int by_id = find_by_id(skb, head, listener);
+	int chosen = by_id >= 0 ? by_id : choose_for_session(draft, listener->group, failed);
 	if (chosen < 0)
 		return chosen == -2 ? pass(PASSED_FORM) : keep(draft, PASSED_NO_ROOM, now);
 	__u32 seat = chosen;
@@ -372,6 +408,12 @@ static __always_inline int begin_session(struct __sk_buff *skb, const struct hea
 	session->seat = seat;
 	session->bytes_in = head->payload;
 	session->datagrams_in = count_datagrams(skb);
+	if (listener->is_quic) {
+		session->flags = QUIC;
+		session->checked = read_quic_prefix(skb, head);
+		if (by_id >= 0)
+			session->id = draft->id;
+	}
 	draft->pair.member = terms->address;
 	draft->pair.source = draft->who.client;
 	if (listener->ports) {
@@ -394,7 +436,10 @@ static __always_inline int begin_session(struct __sk_buff *skb, const struct hea
 		return keep(draft, PASSED_TABLE, now);
 	}
 	count_session(draft, now);
-	evk_tell_decision(listener->group, seat, now);
+	if (by_id >= 0)
+		count(BY_ID);
+	else
+		evk_tell_decision(listener->group, seat, now);
 	draft->from = draft->pair.source;
 	draft->to = draft->pair.member;
 	return send_datagram(skb, &fib, FORWARDED_TO_MEMBER);
@@ -416,13 +461,6 @@ static __always_inline int find_end(const struct evk_udp_session *session,
 	    is_longer(now, coarse(session->began_ns), listener->answer))
 		return END_SILENT;
 	return is_longer(now, session->seen, listener->idle) ? END_CLOSED : -1;
-}
-
-/* True if the clients of a member go to other members. */
-static __always_inline int must_leave(__u32 seat)
-{
-	struct evk_terms *terms = bpf_map_lookup_elem(&evk_terms, &seat);
-	return terms && terms->leave;
 }
 
 /* Forwards a datagram of the client in the draft's session. */
@@ -465,7 +503,8 @@ static __always_inline int serve_client(struct __sk_buff *skb, const struct head
 	if (session) {
 		int end = find_end(session, listener, now);
 		int is_over = end >= 0 || session->flags & CLOSED;
-		if (!is_over && !must_leave(session->seat))
+		if (!is_over && !must_leave(session->seat) &&
+		    !(listener->is_quic && is_foreign(skb, head, session, draft, listener)))
 			return continue_session(skb, head, draft, session, now);
 		if (is_over) {
 			if (session->flags & FAILED && listener->retries)
@@ -485,6 +524,8 @@ static __always_inline int serve_client(struct __sk_buff *skb, const struct head
 static __always_inline int serve_member(struct __sk_buff *skb, const struct headers *head,
 					struct evk_udp_draft *draft, struct evk_udp_session *session, __u64 now)
 {
+	if (session->flags & QUIC)
+		evk_quic_learn(skb, find_payload(head), head->payload);
 	struct bpf_fib_lookup fib;
 	draft->from = session->of.listener;
 	draft->to = session->of.client;

@@ -5,6 +5,7 @@
 mod copies;
 mod direct;
 mod nat;
+mod quic;
 mod rows;
 mod servers;
 mod udp;

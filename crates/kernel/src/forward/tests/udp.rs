@@ -1,5 +1,7 @@
 //! Sessions of UDP, with packets that tests make.
 
+mod quic;
+
 use std::thread;
 
 use super::packets::*;
@@ -112,6 +114,7 @@ fn udp_listener(family: Family) -> UdpListener {
         nat: None,
         idle: Duration::from_secs(60),
         answer: Some(Duration::from_secs(60)),
+        is_quic: false,
     }
 }
 
