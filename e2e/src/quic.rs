@@ -4,6 +4,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::net::{IpAddr, SocketAddr};
 use std::process::{Child, ChildStdout, Command, Stdio};
 
+use crate::netns::Namespace;
 use crate::python::python;
 
 /// A server or a client of QUIC, killed when dropped.
@@ -13,12 +14,15 @@ pub struct QuicPeer {
 }
 
 impl QuicPeer {
-    /// Starts the program by a function; `None`, which is said, if it cannot run.
-    fn start(arguments: &[&str], spawn: impl FnOnce(&mut Command) -> Child) -> Option<Self> {
+    /// Starts the program, in a network namespace if there is one; `None`, which is said, if it cannot run.
+    fn start(arguments: &[&str], within: Option<&Namespace>) -> Option<Self> {
         let mut command = python("quic_peer.py", "aioquic")?;
+        if let Some(namespace) = within {
+            command = move_command(&command, namespace);
+        }
         command.args(arguments);
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut process = spawn(&mut command);
+        let mut process = command.spawn().unwrap();
         let output = BufReader::new(process.stdout.take().unwrap());
         Some(QuicPeer { process, output })
     }
@@ -27,10 +31,10 @@ impl QuicPeer {
     pub fn server(
         name: &str,
         at: SocketAddr,
-        spawn: impl FnOnce(&mut Command) -> Child,
+        within: Option<&Namespace>,
     ) -> Option<(Self, SocketAddr)> {
         let [host, port] = [at.ip().to_string(), at.port().to_string()];
-        let mut server = QuicPeer::start(&["server", name, &host, &port], spawn)?;
+        let mut server = QuicPeer::start(&["server", name, &host, &port], within)?;
         let port: u16 = server.next_line().parse().unwrap();
         Some((server, SocketAddr::new(at.ip(), port)))
     }
@@ -40,9 +44,9 @@ impl QuicPeer {
     /// # Panics
     ///
     /// The program cannot run, or does not connect.
-    pub fn client(at: SocketAddr, spawn: impl FnOnce(&mut Command) -> Child) -> Self {
+    pub fn client(at: SocketAddr, within: Option<&Namespace>) -> Self {
         let [host, port] = [at.ip().to_string(), at.port().to_string()];
-        let mut client = QuicPeer::start(&["client", &host, &port], spawn).unwrap();
+        let mut client = QuicPeer::start(&["client", &host, &port], within).unwrap();
         assert_eq!(client.next_line(), "connected");
         client
     }
@@ -74,6 +78,15 @@ impl QuicPeer {
         let ip = ip.map_or_else(String::new, |ip| ip.to_string());
         assert_eq!(self.tell(&format!("rebind {ip}")), "rebound");
     }
+}
+
+/// Returns a command that does the same in a network namespace.
+fn move_command(command: &Command, namespace: &Namespace) -> Command {
+    let mut inside = namespace.command(command.get_program());
+    inside.args(command.get_args());
+    let set = command.get_envs();
+    inside.envs(set.filter_map(|(name, value)| Some((name, value?))));
+    inside
 }
 
 impl Drop for QuicPeer {

@@ -97,9 +97,9 @@ static __always_inline int read_quic_id(struct __sk_buff *skb, struct evk_udp_dr
 }
 
 /* Place of the first byte behind the header of UDP. */
-static __always_inline __u32 find_payload(const struct headers *head)
+static __always_inline __u32 find_payload(const struct headers *head, const struct evk_udp_draft *draft)
 {
-	return ETH_HLEN + (head->is_ipv6 ? 40 : 20) + 8;
+	return ETH_HLEN + (!head->is_ipv6 ? 20 : draft->part == FIRST_PART ? 48 : 40) + 8;
 }
 
 /* Reads the first bytes of a datagram. Returns -1 if it is no packet of QUIC. */
@@ -109,10 +109,11 @@ static __always_inline int read_quic_head(struct __sk_buff *skb, __u32 at, __u32
 }
 
 /* Reads the first bytes of the id in a client's datagram; 0 if there is none. */
-static __always_inline __u32 read_quic_prefix(struct __sk_buff *skb, const struct headers *head)
+static __always_inline __u32 read_quic_prefix(struct __sk_buff *skb, const struct headers *head,
+					       const struct evk_udp_draft *draft)
 {
 	__u8 first[QUIC_HEAD];
-	if (read_quic_head(skb, find_payload(head), head->payload, first))
+	if (read_quic_head(skb, find_payload(head, draft), head->payload, first))
 		return 0;
 	int is_long = first[0] & QUIC_LONG;
 	if (is_long && first[5] < QUIC_MIN_ID)
@@ -176,20 +177,22 @@ __attribute__((noinline)) int evk_quic_find(struct __sk_buff *skb, __u32 at, __u
 
 /* Seat of the id in a client's datagram, or -1, as `evk_quic_find`. */
 static __always_inline int find_by_id(struct __sk_buff *skb, const struct headers *head,
-				      const struct evk_udp_listener *listener)
+				      const struct evk_udp_draft *draft, const struct evk_udp_listener *listener)
 {
-	return listener->is_quic ? evk_quic_find(skb, find_payload(head), head->payload, listener->group) : -1;
+	if (!listener->is_quic)
+		return -1;
+	return evk_quic_find(skb, find_payload(head, draft), head->payload, listener->group);
 }
 
 /* True if the connection of a client's datagram is at another member: the client has an address that another one had. */
 static __always_inline int is_foreign(struct __sk_buff *skb, const struct headers *head, struct evk_udp_session *session,
 				      struct evk_udp_draft *draft, const struct evk_udp_listener *listener)
 {
-	__u32 prefix = read_quic_prefix(skb, head);
+	__u32 prefix = read_quic_prefix(skb, head, draft);
 	if (!prefix || prefix == session->checked)
 		return 0;
 	session->checked = prefix;
-	int seat = find_by_id(skb, head, listener);
+	int seat = find_by_id(skb, head, draft, listener);
 	if (seat < 0 || seat != session->seat)
 		return seat >= 0;
 	note_quic_id(session, &draft->id);

@@ -5,7 +5,8 @@
  * client that further datagrams belong to, and evk_udp_sessions has all sessions by the addresses that the member's datagrams
  * have. A session that leaves its member is no longer the client's, but answers under way still find it.
  * Datagrams of clients in evk_udp_kept pass to the rule's socket: the process has their sessions. Connection ids of QUIC lead
- * clients whose address has changed to their members (quic.bpf.h).
+ * clients whose address has changed to their members (quic.bpf.h). Fragments of a datagram follow the first one
+ * (fragments.bpf.h).
  * src/forward/udp.rs has the same structures. */
 
 #include <linux/udp.h>
@@ -122,8 +123,13 @@ struct evk_udp_ips {
 	struct evk_ip from, to;
 };
 
+/* Part of a datagram that a packet has: the whole, or a fragment. */
+enum part { NO_PART, WHOLE, FIRST_PART, LATER_PART };
+
 /* Memory for a datagram: the stack has no room. */
 struct evk_udp_draft {
+	__u32 part; /* of `enum part` */
+	__u32 zero;
 	struct evk_udp_client who; /* client of the datagram */
 	struct evk_nat_pair pair;  /* key of the session */
 	struct evk_udp_session session;
@@ -227,22 +233,26 @@ static __always_inline int read_udp(struct __sk_buff *skb, struct headers *head,
 #define UDP_CHECK_AT 6
 
 /* Gives a datagram the addresses and ports of the draft, and lowers the lifetime. A checksum of 0 stays: there is none.
- * Returns -1 if the packet is shorter than it says. */
+ * Fragments behind the first one have no ports, and no checksum. Returns -1 if the packet is shorter than it says. */
 __attribute__((noinline)) int evk_udp_translate(struct __sk_buff *skb)
 {
 	struct evk_udp_draft *draft = find_udp_draft();
 	if (!draft)
 		return -1;
-	int is6 = is_ipv6(&draft->to.ip);
-	__u32 udp_at = is6 ? ETH_HLEN + 40 : ETH_HLEN + 20, check_at = udp_at + UDP_CHECK_AT;
+	int is6 = is_ipv6(&draft->to.ip), has_ports = draft->part != LATER_PART;
+	__u32 udp_at = !is6 ? ETH_HLEN + 20 : draft->part == FIRST_PART ? ETH_HLEN + 48 : ETH_HLEN + 40;
+	__u32 check_at = udp_at + UDP_CHECK_AT;
 	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
-	if (data + udp_at + 8 > end)
+	__s64 change = 0;
+	if (data + udp_at + (has_ports ? 8 : 0) > end)
 		return -1;
-	struct udphdr *udp = data + udp_at;
-	__be16 old_ports[2] = { udp->source, udp->dest }, ports[2] = { draft->from.port, draft->to.port };
-	__s64 change = bpf_csum_diff((void *)old_ports, sizeof(old_ports), (void *)ports, sizeof(ports), 0);
-	udp->source = ports[0];
-	udp->dest = ports[1];
+	if (has_ports) {
+		struct udphdr *udp = data + udp_at;
+		__be16 old_ports[2] = { udp->source, udp->dest }, ports[2] = { draft->from.port, draft->to.port };
+		change = bpf_csum_diff((void *)old_ports, sizeof(old_ports), (void *)ports, sizeof(ports), 0);
+		udp->source = ports[0];
+		udp->dest = ports[1];
+	}
 	draft->next.from = draft->from.ip;
 	draft->next.to = draft->to.ip;
 	if (is6) {
@@ -257,7 +267,8 @@ __attribute__((noinline)) int evk_udp_translate(struct __sk_buff *skb)
 		__builtin_memcpy(&ip->daddr, &draft->next.to, sizeof(ip->daddr));
 		__s64 addresses = bpf_csum_diff((void *)&draft->old, sizeof(draft->old), (void *)&draft->next,
 						sizeof(draft->next), 0);
-		bpf_l4_csum_replace(skb, check_at, 0, addresses, BPF_F_PSEUDO_HDR | BPF_F_MARK_MANGLED_0);
+		if (has_ports)
+			bpf_l4_csum_replace(skb, check_at, 0, addresses, BPF_F_PSEUDO_HDR | BPF_F_MARK_MANGLED_0);
 		bpf_csum_update(skb, bpf_csum_diff(&before, sizeof(before), &after, sizeof(after), addresses));
 	} else {
 		struct iphdr *ip = data + IP_AT;
@@ -272,9 +283,11 @@ __attribute__((noinline)) int evk_udp_translate(struct __sk_buff *skb)
 		__s64 addresses = bpf_csum_diff(old, sizeof(old), next, sizeof(next), 0);
 		bpf_l3_csum_replace(skb, IP_AT + 10, before, after, 2);
 		bpf_l3_csum_replace(skb, IP_AT + 10, 0, addresses, 0);
-		bpf_l4_csum_replace(skb, check_at, 0, addresses, BPF_F_PSEUDO_HDR | BPF_F_MARK_MANGLED_0);
+		if (has_ports)
+			bpf_l4_csum_replace(skb, check_at, 0, addresses, BPF_F_PSEUDO_HDR | BPF_F_MARK_MANGLED_0);
 	}
-	bpf_l4_csum_replace(skb, check_at, 0, change, BPF_F_MARK_MANGLED_0);
+	if (has_ports)
+		bpf_l4_csum_replace(skb, check_at, 0, change, BPF_F_MARK_MANGLED_0);
 	return 0;
 }
 
@@ -391,7 +404,7 @@ static __always_inline int begin_session(struct __sk_buff *skb, const struct hea
 {
 	if (is_over_rate(&draft->who.client, now))
 		return keep(draft, PASSED_RATE, now);
-	int by_id = find_by_id(skb, head, listener);
+	int by_id = find_by_id(skb, head, draft, listener);
 	int chosen = by_id >= 0 ? by_id : choose_for_session(draft, listener->group, failed);
 	if (chosen < 0)
 		return chosen == -2 ? pass(PASSED_FORM) : keep(draft, PASSED_NO_ROOM, now);
@@ -410,7 +423,7 @@ static __always_inline int begin_session(struct __sk_buff *skb, const struct hea
 	session->datagrams_in = count_datagrams(skb);
 	if (listener->is_quic) {
 		session->flags = QUIC;
-		session->checked = read_quic_prefix(skb, head);
+		session->checked = read_quic_prefix(skb, head, draft);
 		if (by_id >= 0)
 			session->id = draft->id;
 	}
@@ -525,7 +538,7 @@ static __always_inline int serve_member(struct __sk_buff *skb, const struct head
 					struct evk_udp_draft *draft, struct evk_udp_session *session, __u64 now)
 {
 	if (session->flags & QUIC)
-		evk_quic_learn(skb, find_payload(head), head->payload);
+		evk_quic_learn(skb, find_payload(head, draft), head->payload);
 	struct bpf_fib_lookup fib;
 	draft->from = session->of.listener;
 	draft->to = session->of.client;
@@ -596,6 +609,21 @@ static __always_inline int pass_odd(struct __sk_buff *skb, int is6, struct evk_u
 	return pass(PASSED_ODD);
 }
 
+#include "fragments.bpf.h"
+
+/* Forwards a datagram, or its first fragment. */
+static __always_inline int forward_datagram(struct __sk_buff *skb, const struct headers *head,
+					    struct evk_udp_draft *draft, const struct evk_udp_listener *listener,
+					    __u64 now)
+{
+	if (listener)
+		return serve_client(skb, head, draft, listener, now);
+	draft->pair.member = head->from;
+	draft->pair.source = head->to;
+	struct evk_udp_session *session = bpf_map_lookup_elem(&evk_udp_sessions, &draft->pair);
+	return session ? serve_member(skb, head, draft, session, now) : TC_ACT_UNSPEC;
+}
+
 /* Forwards a packet of UDP. */
 static __attribute__((noinline)) int forward_udp(struct __sk_buff *skb, int is6)
 {
@@ -605,18 +633,22 @@ static __attribute__((noinline)) int forward_udp(struct __sk_buff *skb, int is6)
 	struct evk_udp_draft *draft = find_udp_draft();
 	if (!draft || (content != UDP && content != ODD))
 		return TC_ACT_UNSPEC;
-	if (content == ODD)
-		return pass_odd(skb, is6, draft);
-	if (read_udp(skb, &head, length))
-		return pass(PASSED_ODD);
+	struct evk_fragments_draft *fragments = find_fragments_draft();
+	if (!fragments)
+		return TC_ACT_UNSPEC;
 	__u64 now = bpf_ktime_get_ns();
+	draft->part = content == ODD ? read_fragment(skb, is6, &head, &fragments->key) : WHOLE;
+	if (draft->part == LATER_PART)
+		return follow_first_fragment(skb, &head, fragments, draft, now);
+	if (draft->part == NO_PART || (draft->part == FIRST_PART && has_passed(&fragments->key, now)))
+		return pass_odd(skb, is6, draft);
+	if (draft->part == WHOLE && read_udp(skb, &head, length))
+		return pass(PASSED_ODD);
 	struct evk_udp_listener *listener = bpf_map_lookup_elem(&evk_udp_listeners, &head.to);
-	if (listener)
-		return serve_client(skb, &head, draft, listener, now);
-	draft->pair.member = head.from;
-	draft->pair.source = head.to;
-	struct evk_udp_session *session = bpf_map_lookup_elem(&evk_udp_sessions, &draft->pair);
-	return session ? serve_member(skb, &head, draft, session, now) : TC_ACT_UNSPEC;
+	int answer = forward_datagram(skb, &head, draft, listener, now);
+	if (draft->part == FIRST_PART)
+		note_first_fragment(fragments, draft, answer, !!listener, now);
+	return answer;
 }
 
 /* True if an error of ICMP says that nobody takes datagrams there: not that a way is missing for now, or too narrow.

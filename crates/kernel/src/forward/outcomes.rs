@@ -22,7 +22,8 @@ pub const OUTCOMES: [(&str, &str); 21] = [
     ),
     (
         "odd",
-        "left to the system: TCP fragments, packets with IP options or extension headers, and packets of wrong lengths",
+        "left to the system: TCP fragments, fragments of datagrams whose first one is not known, packets with IP options or \
+         extension headers, and packets of wrong lengths",
     ),
     ("dropped", "dropped: packets of connections without a route"),
     (

@@ -1,15 +1,8 @@
 //! Clients of QUIC whose address changes, before servers of QUIC: the kernel has their sessions.
 
-use std::process::Child;
-
 use evenkeel_e2e::quic::QuicPeer;
 
 use super::*;
-
-/// Function that starts a program in a network namespace.
-fn spawn_in(namespace: &Namespace) -> impl FnOnce(&mut Command) -> Child + '_ {
-    |command| namespace.run_inside(|| command.spawn().unwrap())
-}
 
 /// Another address of the clients.
 fn other_address(family: Family) -> IpAddr {
@@ -19,12 +12,12 @@ fn other_address(family: Family) -> IpAddr {
 impl Machines {
     fn start_quic_server(&self, name: &str, last: u8) -> Option<QuicPeer> {
         let at = self.family.member(last);
-        let server = QuicPeer::server(name, at, spawn_in(&self.pair.back));
+        let server = QuicPeer::server(name, at, Some(&self.pair.back));
         server.map(|(server, _)| server)
     }
 
     fn start_quic_client(&self) -> QuicPeer {
-        QuicPeer::client(self.family.rule(), spawn_in(&self.clients))
+        QuicPeer::client(self.family.rule(), Some(&self.clients))
     }
 
     /// Gives the clients another address beside the one that they have.

@@ -1,5 +1,6 @@
 //! Sessions of UDP, with packets that tests make.
 
+mod fragments;
 mod quic;
 
 use std::thread;
