@@ -1,10 +1,11 @@
 """A server or a client of QUIC.
 
-quic_peer.py server NAME: says its port, and answers a stream "TEXT" with "NAME TEXT", or with as many bytes as
-"bytes NUMBER" asks for.
+quic_peer.py server NAME HOST PORT: says its port, and answers a stream "TEXT" with "NAME TEXT", or with as many bytes
+as "bytes NUMBER" asks for.
 
 quic_peer.py client HOST PORT: reads commands. "ask TEXT" opens a stream, and says the answer; "bytes NUMBER" says the
-length of the answer; "rebind" changes the client's port, as a NAT device does that has forgotten the client.
+length of the answer; "rebind" changes the client's port, as a NAT device does that has forgotten the client, and
+"rebind ADDRESS" also the address.
 """
 
 import asyncio
@@ -38,7 +39,7 @@ def certificate():
     return builder.sign(key, hashes.SHA256()), key
 
 
-async def run_server(name):
+async def run_server(name, host, port):
     async def answer(reader, writer):
         question = (await reader.read()).decode()
         if question.startswith("bytes "):
@@ -56,15 +57,16 @@ async def run_server(name):
 
     configuration = QuicConfiguration(is_client=False, alpn_protocols=ALPN)
     configuration.certificate, configuration.private_key = certificate()
-    server = await serve("127.0.0.1", 0, configuration=configuration, stream_handler=handle)
+    server = await serve(host, port, configuration=configuration, stream_handler=handle)
     say(server._transport.get_extra_info("sockname")[1])
     await asyncio.Event().wait()
 
 
-async def rebind(client):
+async def rebind(client, host):
     fresh = socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)
     fresh.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-    fresh.bind(("::", 0, 0, 0))
+    mapped = f"::ffff:{host}" if "." in host else host
+    fresh.bind((mapped or "::", 0, 0, 0))
     before = client._transport
     await asyncio.get_running_loop().create_datagram_endpoint(lambda: client, sock=fresh)
     before.close()
@@ -77,8 +79,8 @@ async def run_client(host, port):
         say("connected")
         while line := await loop.run_in_executor(None, sys.stdin.readline):
             command = line.strip()
-            if command == "rebind":
-                await rebind(client)
+            if command.split()[:1] == ["rebind"]:
+                await rebind(client, command.removeprefix("rebind").strip())
                 say("rebound")
                 continue
             reader, writer = await client.create_stream()
@@ -89,6 +91,6 @@ async def run_client(host, port):
 
 
 if sys.argv[1] == "server":
-    asyncio.run(run_server(sys.argv[2]))
+    asyncio.run(run_server(sys.argv[2], sys.argv[3], int(sys.argv[4])))
 else:
     asyncio.run(run_client(sys.argv[2], int(sys.argv[3])))

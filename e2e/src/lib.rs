@@ -33,6 +33,7 @@ pub mod orb;
 pub mod pebble;
 pub mod process;
 pub mod python;
+pub mod quic;
 pub mod script;
 pub mod server;
 pub mod sessions;

@@ -415,6 +415,7 @@ impl Engine {
         status.table_size = self.forwarder.read_capacity().unwrap_or(0);
         status.sessions = self.sessions.count();
         status.copies = self.copies.as_ref().map(Copies::describe);
+        status.connection_ids = self.sessions.count_connection_ids();
         status.session_table_size = self.forwarder.read_udp_capacity().unwrap_or(0);
         status.lost_records = self.records.count_lost();
         status.proxied.clone_from(self.obstacles.list_reasons());

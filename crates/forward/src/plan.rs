@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use evenkeel_config::{Forward, Protocol, ReturnPath, Rule};
+use evenkeel_config::{Forward, Protocol, ReturnPath, Rule, UdpSession};
 use evenkeel_core::address::Address;
 use evenkeel_core::cost::Cost;
 use evenkeel_manager::snapshot::{GroupHandle, Snapshot};
@@ -44,6 +44,8 @@ pub(crate) struct UdpTerms {
     /// Time for the first answer, and for answers under way when the session leaves its member.
     pub(crate) answer_timeout: Duration,
     pub(crate) expects_answer: bool,
+    /// True if a client of QUIC whose address changes stays at the member of its connection id.
+    pub(crate) is_quic: bool,
 }
 
 impl UdpTerms {
@@ -51,6 +53,7 @@ impl UdpTerms {
         (rule.protocol == Protocol::Udp).then_some(UdpTerms {
             answer_timeout: rule.udp.answer_timeout,
             expects_answer: rule.udp.expect_answer,
+            is_quic: rule.udp.session == UdpSession::Quic,
         })
     }
 }

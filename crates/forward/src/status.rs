@@ -34,6 +34,8 @@ pub struct ForwardStatus {
     pub sessions: usize,
     /// Number of sessions that the kernel's table has room for.
     pub session_table_size: u32,
+    /// Connection ids of QUIC in the kernel's table, which has room for `session_table_size` of them.
+    pub connection_ids: usize,
     /// Copies of connections in the fleet; `null` without `copy_to_fleet`.
     pub copies: Option<CopyStatus>,
     /// Number of connections without a record in the access log, as the log's writer was too slow, or the kernel had no

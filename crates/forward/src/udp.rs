@@ -40,6 +40,7 @@ pub(crate) fn list_listeners(
         nat,
         idle: rule.idle,
         answer,
+        is_quic: terms.is_quic,
     })
 }
 
@@ -114,6 +115,8 @@ pub(crate) struct Sessions {
     listeners: Option<Vec<UdpListener>>,
     /// Number of sessions in the table.
     count: usize,
+    /// Number of connection ids of QUIC in the table.
+    connection_ids: usize,
 }
 
 impl Sessions {
@@ -124,12 +127,18 @@ impl Sessions {
             kept: HashSet::new(),
             listeners: None,
             count: 0,
+            connection_ids: 0,
         }
     }
 
     /// Returns the number of sessions in the table, as of the last look.
     pub(crate) fn count(&self) -> usize {
         self.count
+    }
+
+    /// Returns the number of connection ids of QUIC in the table, as of the last look.
+    pub(crate) fn count_connection_ids(&self) -> usize {
+        self.connection_ids
     }
 
     /// Tells the kernel which clients have sessions in the proxy.
@@ -212,6 +221,11 @@ impl Sessions {
             }
         }
         self.count = count;
+        // Sessions of a rule that is gone may have left ids.
+        let is_quic = |rule: &PlannedRule| rule.udp.is_some_and(|terms| terms.is_quic);
+        if self.connection_ids > 0 || rules.iter().any(is_quic) {
+            self.connection_ids = forwarder.sweep_connection_ids()?;
+        }
         self.release_clients(forwarder, now_ns)
     }
 

@@ -218,6 +218,8 @@ enum evk_outcome {
 	PASSED_REMOTE,	  /* direct answers: a router is on the way to the member */
 	PASSED_KEPT,	  /* UDP: the process has the client's session */
 	BY_ROW,		  /* of a connection that another balancer has begun: sent to a member of the row */
+	BY_ID,		  /* QUIC: first datagrams of sessions that have begun at the member of the connection id */
+	LOST_IDS,	  /* QUIC: connection ids for which the table had no place */
 	OUTCOMES,
 };
 
@@ -1949,6 +1951,18 @@ static __attribute__((noinline)) int forward_tcp(struct __sk_buff *skb, int is6)
 #include "udp.bpf.h"
 #include "trace.bpf.h"
 
+/* Forwards a packet of IPv4 that is shorter than a header of UDP: the last fragment of a datagram may be. */
+static __always_inline int forward_short(struct __sk_buff *skb)
+{
+	if (pull(skb, IP_AT + 20))
+		return TC_ACT_UNSPEC;
+	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
+	struct iphdr *ip = data + IP_AT;
+	if ((void *)(ip + 1) > end || ip->protocol != IPPROTO_UDP || !(ip->frag_off & bpf_htons(0x1fff)))
+		return TC_ACT_UNSPEC;
+	return forward_udp(skb, 0);
+}
+
 /* Forwards a packet. The functions for each protocol have stacks of their own: together these are beyond the limit. */
 static __always_inline int forward(struct __sk_buff *skb)
 {
@@ -1958,7 +1972,7 @@ static __always_inline int forward(struct __sk_buff *skb)
 	int is6 = protocol == bpf_htons(ETH_P_IPV6);
 	/* UDP and ICMP have the shortest headers. */
 	if (pull(skb, IP_AT + (is6 ? 40 : 20) + 8))
-		return TC_ACT_UNSPEC;
+		return is6 ? TC_ACT_UNSPEC : forward_short(skb);
 	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
 	if (data + IP_AT + 20 + 8 > end)
 		return TC_ACT_UNSPEC;
@@ -1968,7 +1982,7 @@ static __always_inline int forward(struct __sk_buff *skb)
 		return answer == TC_ACT_UNSPEC ? forward_udp_error(skb, is6) : answer;
 	}
 	/* Fragments of IPv6 may be those of a datagram. */
-	if (payload == IPPROTO_UDP || (is6 && payload == IPPROTO_FRAGMENT && !pull(skb, FRAGMENT6)))
+	if (payload == IPPROTO_UDP || (is6 && payload == IPPROTO_FRAGMENT))
 		return forward_udp(skb, is6);
 	if (pull(skb, is6 ? HEADERS6 : HEADERS))
 		return TC_ACT_UNSPEC;

@@ -4,7 +4,9 @@
  * A session has the datagrams between a client and a listener's address. The table evk_udp_clients has the session of a
  * client that further datagrams belong to, and evk_udp_sessions has all sessions by the addresses that the member's datagrams
  * have. A session that leaves its member is no longer the client's, but answers under way still find it.
- * Datagrams of clients in evk_udp_kept pass to the rule's socket: the process has their sessions.
+ * Datagrams of clients in evk_udp_kept pass to the rule's socket: the process has their sessions. Connection ids of QUIC lead
+ * clients whose address has changed to their members (quic.bpf.h). Fragments of a datagram follow the first one
+ * (fragments.bpf.h).
  * src/forward/udp.rs has the same structures. */
 
 #include <linux/udp.h>
@@ -13,6 +15,27 @@
 enum evk_udp_flag {
 	LEAVES = 64,  /* the client's datagrams go to another member */
 	FAILED = 128, /* an error of ICMP has said that nobody takes datagrams */
+	QUIC = 256,   /* the member's connection ids count */
+	NOTES_ID = 512, /* a CPU writes the session's id */
+};
+
+/* Lengths of connection ids that tell connections apart: shorter ids are the same by chance, and version 1 of QUIC has no
+ * longer ones. */
+#define QUIC_MIN_ID 4
+#define QUIC_MAX_ID 20
+
+/* Connection id of QUIC that a member of a group has chosen. */
+struct evk_quic_id {
+	__u8 length; /* 0: none */
+	__u8 zero;
+	__u16 group;
+	__u8 bytes[QUIC_MAX_ID]; /* the id, and zeros behind it */
+};
+
+/* Session that an id belongs to: another session may have the same addresses later. */
+struct evk_quic_owner {
+	struct evk_nat_pair session;
+	__u64 began_ns;
 };
 
 struct evk_udp_listener {
@@ -22,6 +45,7 @@ struct evk_udp_listener {
 	__u16 ports;	  /* number of these ports; 0: half NAT */
 	__u32 idle;	  /* time without a datagram after which a session is over, as `coarse` has it */
 	__u32 answer;	  /* time for the first answer, likewise; 0: no answer is expected */
+	__u32 is_quic;	  /* not 0: a client whose address changes stays at the member of its connection id */
 };
 
 struct evk_udp_client {
@@ -36,11 +60,12 @@ struct evk_udp_session {
 	__u32 flags;
 	struct evk_udp_client of;
 	__u32 seat;
-	__u32 zero;
+	__u32 checked; /* QUIC: first bytes of the id that the client's last datagrams have */
 	__u64 bytes_in;
 	__u64 bytes_out;
 	__u64 datagrams_in;
 	__u64 datagrams_out;
+	struct evk_quic_id id; /* QUIC: an id of the session's client */
 };
 
 /* Sessions of a listening address, with the datagrams of those that have ended. */
@@ -93,12 +118,19 @@ struct {
 	__type(value, __u64);
 } evk_udp_kept SEC(".maps");
 
+/* Part of a datagram that a packet has: the whole, or a fragment. */
+enum part { NO_PART, WHOLE, FIRST_PART, LATER_PART };
+
 /* Memory for a datagram: the stack has no room. */
 struct evk_udp_draft {
+	__u32 part; /* of `enum part` */
+	__u32 zero;
 	struct evk_udp_client who; /* client of the datagram */
 	struct evk_nat_pair pair;  /* key of the session */
 	struct evk_udp_session session;
 	struct evk_address from, to; /* addresses that the datagram gets */
+	struct evk_quic_id id;
+	struct evk_quic_owner owner;
 };
 
 struct {
@@ -196,30 +228,33 @@ static __always_inline int read_udp(struct __sk_buff *skb, struct headers *head,
 #define UDP_CHECK_AT 6
 
 /* Gives a datagram the addresses and ports of the draft, and lowers the lifetime. A checksum of 0 stays: there is none.
- * Returns -1 if the packet is shorter than it says. */
+ * Fragments behind the first one have no ports, and no checksum. Returns -1 if the packet is shorter than it says. */
 __attribute__((noinline)) int evk_udp_translate(struct __sk_buff *skb)
 {
 	struct evk_udp_draft *draft = find_udp_draft();
 	if (!draft)
 		return -1;
-	int is6 = is_ipv6(&draft->to.ip);
-	__u32 udp_at = is6 ? ETH_HLEN + 40 : ETH_HLEN + 20, check_at = udp_at + UDP_CHECK_AT;
+	int is6 = is_ipv6(&draft->to.ip), has_ports = draft->part != LATER_PART;
+	__u32 udp_at = !is6 ? ETH_HLEN + 20 : draft->part == FIRST_PART ? ETH_HLEN + 48 : ETH_HLEN + 40;
+	__u32 check_at = udp_at + UDP_CHECK_AT;
 	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
-	if (data + udp_at + 8 > end)
+	if (data + udp_at + (has_ports ? 8 : 0) > end)
 		return -1;
-	struct udphdr *udp = data + udp_at;
-	__u32 old_ports = udp->source | (__u32)udp->dest << 16;
-	__u32 ports = draft->from.port | (__u32)draft->to.port << 16;
-	udp->source = draft->from.port;
-	udp->dest = draft->to.port;
+	__u32 old_ports = 0, ports = draft->from.port | (__u32)draft->to.port << 16;
+	if (has_ports) {
+		struct udphdr *udp = data + udp_at;
+		old_ports = udp->source | (__u32)udp->dest << 16;
+		udp->source = draft->from.port;
+		udp->dest = draft->to.port;
+	}
 	__u32 addresses = is6 ? write_addresses6(data + IP_AT, &draft->from.ip, &draft->to.ip) :
 				write_addresses4(data + IP_AT, &draft->from.ip, &draft->to.ip);
 	/* As in `evk_change`. */
-	if (addresses != 0xffffffff)
+	if (has_ports && addresses != 0xffffffff)
 		bpf_l4_csum_replace(skb, check_at, 0, addresses, BPF_F_PSEUDO_HDR | BPF_F_MARK_MANGLED_0);
 	if (is6)
 		correct_sum6(skb, addresses);
-	if (ports != old_ports)
+	if (has_ports && ports != old_ports)
 		bpf_l4_csum_replace(skb, check_at, 0, fold32(0xffffffffULL - old_ports + ports),
 				    BPF_F_MARK_MANGLED_0);
 	return 0;
@@ -322,6 +357,15 @@ static __always_inline void count_session(struct evk_udp_draft *draft, __u64 now
 	use_source(&draft->who.client, now);
 }
 
+/* True if the clients of a member go to other members. */
+static __always_inline int must_leave(__u32 seat)
+{
+	struct evk_terms *terms = bpf_map_lookup_elem(&evk_terms, &seat);
+	return terms && terms->leave;
+}
+
+#include "quic.bpf.h"
+
 /* Begins a session of the draft's client with a datagram. */
 static __always_inline int begin_session(struct __sk_buff *skb, const struct headers *head,
 					 struct evk_udp_draft *draft, const struct evk_udp_listener *listener,
@@ -329,7 +373,8 @@ static __always_inline int begin_session(struct __sk_buff *skb, const struct hea
 {
 	if (is_over_rate(&draft->who.client, now))
 		return keep(draft, PASSED_RATE, now);
-	int chosen = choose_for_session(draft, listener->group, failed);
+	int by_id = find_by_id(skb, head, draft, listener);
+	int chosen = by_id >= 0 ? by_id : choose_for_session(draft, listener->group, failed);
 	if (chosen < 0)
 		return chosen == -2 ? pass(PASSED_FORM) : keep(draft, PASSED_NO_ROOM, now);
 	__u32 seat = chosen;
@@ -345,6 +390,12 @@ static __always_inline int begin_session(struct __sk_buff *skb, const struct hea
 	session->seat = seat;
 	session->bytes_in = head->payload;
 	session->datagrams_in = count_datagrams(skb);
+	if (listener->is_quic) {
+		session->flags = QUIC;
+		session->checked = read_quic_prefix(skb, head, draft);
+		if (by_id >= 0)
+			session->id = draft->id;
+	}
 	draft->pair.member = terms->address;
 	draft->pair.source = draft->who.client;
 	if (listener->ports) {
@@ -367,7 +418,10 @@ static __always_inline int begin_session(struct __sk_buff *skb, const struct hea
 		return keep(draft, PASSED_TABLE, now);
 	}
 	count_session(draft, now);
-	evk_tell_decision(listener->group, seat, now);
+	if (by_id >= 0)
+		count(BY_ID);
+	else
+		evk_tell_decision(listener->group, seat, now);
 	draft->from = draft->pair.source;
 	draft->to = draft->pair.member;
 	return send_datagram(skb, &fib, FORWARDED_TO_MEMBER);
@@ -389,13 +443,6 @@ static __always_inline int find_end(const struct evk_udp_session *session,
 	    is_longer(now, coarse(session->began_ns), listener->answer))
 		return END_SILENT;
 	return is_longer(now, session->seen, listener->idle) ? END_CLOSED : -1;
-}
-
-/* True if the clients of a member go to other members. */
-static __always_inline int must_leave(__u32 seat)
-{
-	struct evk_terms *terms = bpf_map_lookup_elem(&evk_terms, &seat);
-	return terms && terms->leave;
 }
 
 /* Forwards a datagram of the client in the draft's session. */
@@ -457,7 +504,8 @@ static __always_inline int serve_client(struct __sk_buff *skb, const struct head
 		int is_over = end >= 0 || session->flags & CLOSED;
 		if (!is_over && session->flags & COPIED)
 			adopt_session(&draft->pair.member, session, now);
-		if (!is_over && !must_leave(session->seat))
+		if (!is_over && !must_leave(session->seat) &&
+		    !(listener->is_quic && is_foreign(skb, head, session, draft, listener)))
 			return continue_session(skb, head, draft, session, now);
 		if (is_over) {
 			if (session->flags & FAILED && listener->retries)
@@ -477,6 +525,8 @@ static __always_inline int serve_client(struct __sk_buff *skb, const struct head
 static __always_inline int serve_member(struct __sk_buff *skb, const struct headers *head,
 					struct evk_udp_draft *draft, struct evk_udp_session *session, __u64 now)
 {
+	if (session->flags & QUIC)
+		evk_quic_learn(skb, find_payload(head, draft), head->payload);
 	struct bpf_fib_lookup fib;
 	draft->from = session->of.listener;
 	draft->to = session->of.client;
@@ -549,6 +599,21 @@ static __always_inline int pass_odd(struct __sk_buff *skb, int is6, struct evk_u
 	return pass(PASSED_ODD);
 }
 
+#include "fragments.bpf.h"
+
+/* Forwards a datagram, or its first fragment. */
+static __always_inline int forward_datagram(struct __sk_buff *skb, const struct headers *head,
+					    struct evk_udp_draft *draft, const struct evk_udp_listener *listener,
+					    __u64 now)
+{
+	if (listener)
+		return serve_client(skb, head, draft, listener, now);
+	draft->pair.member = head->from;
+	draft->pair.source = head->to;
+	struct evk_udp_session *session = bpf_map_lookup_elem(&evk_udp_sessions, &draft->pair);
+	return session ? serve_member(skb, head, draft, session, now) : TC_ACT_UNSPEC;
+}
+
 /* Forwards a packet of UDP. */
 static __attribute__((noinline)) int forward_udp(struct __sk_buff *skb, int is6)
 {
@@ -558,18 +623,22 @@ static __attribute__((noinline)) int forward_udp(struct __sk_buff *skb, int is6)
 	struct evk_udp_draft *draft = find_udp_draft();
 	if (!draft || (content != UDP && content != ODD))
 		return TC_ACT_UNSPEC;
-	if (content == ODD)
-		return pass_odd(skb, is6, draft);
-	if (read_udp(skb, &head, length))
-		return pass(PASSED_ODD);
+	struct evk_fragments_draft *fragments = find_fragments_draft();
+	if (!fragments)
+		return TC_ACT_UNSPEC;
 	__u64 now = bpf_ktime_get_ns();
+	draft->part = content == ODD ? read_fragment(skb, is6, &head, &fragments->key) : WHOLE;
+	if (draft->part == LATER_PART)
+		return follow_first_fragment(skb, &head, fragments, draft, now);
+	if (draft->part == NO_PART || (draft->part == FIRST_PART && has_passed(&fragments->key, now)))
+		return pass_odd(skb, is6, draft);
+	if (draft->part == WHOLE && read_udp(skb, &head, length))
+		return pass(PASSED_ODD);
 	struct evk_udp_listener *listener = bpf_map_lookup_elem(&evk_udp_listeners, &head.to);
-	if (listener)
-		return serve_client(skb, &head, draft, listener, now);
-	draft->pair.member = head.from;
-	draft->pair.source = head.to;
-	struct evk_udp_session *session = bpf_map_lookup_elem(&evk_udp_sessions, &draft->pair);
-	return session ? serve_member(skb, &head, draft, session, now) : TC_ACT_UNSPEC;
+	int answer = forward_datagram(skb, &head, draft, listener, now);
+	if (draft->part == FIRST_PART)
+		note_first_fragment(fragments, draft, answer, !!listener, now);
+	return answer;
 }
 
 /* True if an error of ICMP says that nobody takes datagrams there: not that a way is missing for now, or too narrow.

@@ -6,6 +6,7 @@ mod copies;
 mod direct;
 mod iperf;
 mod nat;
+mod quic;
 mod rows;
 mod servers;
 mod udp;

@@ -2,14 +2,13 @@
 
 #![allow(clippy::unwrap_used)] // Helpers of tests fail by panicking.
 
-use std::io::{BufRead, BufReader, Write};
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
-use std::process::{Child, ChildStdout, Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use evenkeel_e2e::balancer::Balancer;
 use evenkeel_e2e::process::are_installed;
-use evenkeel_e2e::python::python;
+use evenkeel_e2e::quic::QuicPeer;
 use evenkeel_e2e::server::address;
 use evenkeel_e2e::wait_until;
 
@@ -162,72 +161,22 @@ fn syslog_is_spread_over_collectors() {
     });
 }
 
-/// A server or a client of QUIC: a Python program that is told what to do.
-struct QuicPeer {
-    process: Child,
-    output: BufReader<ChildStdout>,
-}
-
-impl QuicPeer {
-    fn start(arguments: &[&str]) -> Option<Self> {
-        let mut process = python("quic_peer.py", "aioquic")?
-            .args(arguments)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let output = BufReader::new(process.stdout.take().unwrap());
-        Some(QuicPeer { process, output })
-    }
-
-    fn server(name: &str) -> Option<(Self, SocketAddr)> {
-        let mut server = QuicPeer::start(&["server", name])?;
-        let port: u16 = server.next_line().parse().unwrap();
-        Some((server, (Ipv4Addr::LOCALHOST, port).into()))
-    }
-
-    fn client(at: SocketAddr) -> Self {
-        let [host, port] = [at.ip().to_string(), at.port().to_string()];
-        let mut client = QuicPeer::start(&["client", &host, &port]).unwrap();
-        assert_eq!(client.next_line(), "connected");
-        client
-    }
-
-    fn next_line(&mut self) -> String {
-        let mut line = String::new();
-        self.output.read_line(&mut line).unwrap();
-        line.trim_end().to_owned()
-    }
-
-    fn tell(&mut self, command: &str) -> String {
-        let input = self.process.stdin.as_mut().unwrap();
-        writeln!(input, "{command}").unwrap();
-        self.next_line()
-    }
-}
-
-impl Drop for QuicPeer {
-    fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
-    }
-}
-
 #[test]
 fn quic_clients_stay_with_their_member_when_their_address_changes() {
-    let Some((_first, a)) = QuicPeer::server("a") else {
+    let at = (Ipv4Addr::LOCALHOST, 0).into();
+    let Some((_first, a)) = QuicPeer::server("a", at, None) else {
         return;
     };
-    let (_second, b) = QuicPeer::server("b").unwrap();
+    let (_second, b) = QuicPeer::server("b", at, None).unwrap();
     let more = "strategy = \"round_robin\"\nudp = { session = \"quic\" }";
     let balancer = Balancer::start(&config("127.0.0.1:0", &[a, b], more));
     let at = balancer.address("web");
     let mut members = Vec::new();
     for _ in 0..4 {
-        let mut client = QuicPeer::client(at);
+        let mut client = QuicPeer::client(at, None);
         let first = client.tell("ask x");
         for _ in 0..3 {
-            assert_eq!(client.tell("rebind"), "rebound");
+            client.rebind(None);
             assert_eq!(client.tell("ask x"), first);
         }
         // Long answers come by segmentation offload where the kernel has it.

@@ -383,7 +383,7 @@ fn check_forward(rule: &Rule, table: &Table<'_>, report: &mut Report<'_>) {
     let mut refuse = |message: String| table.report_problem("forward", message, report);
     match rule.protocol {
         Protocol::Tcp => {}
-        Protocol::Udp if rule.udp.session == UdpSession::Client => {
+        Protocol::Udp if rule.udp.session != UdpSession::Datagram => {
             if rule.return_path.is_direct() {
                 let message = "\"direct\" and \"tunnel\" are only for `protocol = \"tcp\"`: write \"route\" or \"nat\"";
                 table.report_problem("return_path", message, report);
@@ -391,8 +391,8 @@ fn check_forward(rule: &Rule, table: &Table<'_>, report: &mut Report<'_>) {
             }
         }
         Protocol::Udp => refuse(
-            "with \"kernel\" the sessions of a rule are those of `udp = { session = \"client\" }`: set it, or remove \
-             this key"
+            "with \"kernel\" the sessions of a rule are those of `udp = { session = \"client\" }` or \
+             `udp = { session = \"quic\" }`: set one of them, or remove this key"
                 .into(),
         ),
         _ => {

@@ -14,6 +14,7 @@ fn end_of(change: impl FnOnce(&mut State, &mut Option<Limits>)) -> Option<UdpEnd
     let terms = UdpTerms {
         answer_timeout: Duration::from_secs(2),
         expects_answer: true,
+        is_quic: false,
     };
     let mut limits = Some(Limits {
         idle: Duration::from_secs(10),

@@ -7,16 +7,23 @@ use std::time::Duration;
 pub(super) const CONNECTIONS_PER_SESSION: u32 = 2;
 
 /// Maps of sessions of UDP that outlive a process.
-pub(super) const UDP_PINNED: [&str; 5] = [
+pub(super) const UDP_PINNED: [&str; 7] = [
     "evk_udp_listeners",
     "evk_udp_counts",
     "evk_udp_clients",
     "evk_udp_sessions",
     "evk_udp_kept",
+    "evk_quic_ids",
+    "evk_quic_lengths",
 ];
 
 /// Maps with the size of the table of sessions.
-pub(super) const UDP_SIZED: [&str; 3] = ["evk_udp_clients", "evk_udp_sessions", "evk_udp_kept"];
+pub(super) const UDP_SIZED: [&str; 4] = [
+    "evk_udp_clients",
+    "evk_udp_sessions",
+    "evk_udp_kept",
+    "evk_quic_ids",
+];
 
 /// Reads numbers and addresses one after the other; 0 behind the end.
 pub(super) struct Reader<'a>(pub(super) &'a [u8]);

@@ -1,7 +1,7 @@
 //! Kinds of packets, as the program counts them.
 
 /// Kinds of packets, in the order of `enum evk_outcome`: a name for scripts, and the meaning of each.
-pub const OUTCOMES: [(&str, &str); 19] = [
+pub const OUTCOMES: [(&str, &str); 21] = [
     ("to_member", "forwarded to members"),
     ("to_client", "forwarded to clients"),
     (
@@ -22,7 +22,8 @@ pub const OUTCOMES: [(&str, &str); 19] = [
     ),
     (
         "odd",
-        "left to the system: TCP fragments, packets with IP options or extension headers, and packets of wrong lengths",
+        "left to the system: TCP fragments, fragments of datagrams whose first one is not known, packets with IP options or \
+         extension headers, and packets of wrong lengths",
     ),
     ("dropped", "dropped: packets of connections without a route"),
     (
@@ -68,5 +69,14 @@ pub const OUTCOMES: [(&str, &str); 19] = [
     (
         "by_row",
         "of connections that another balancer has begun: sent to a member of the connection's row",
+    ),
+    (
+        "by_connection_id",
+        "of those forwarded to members: first datagrams of clients of QUIC whose address has changed, sent to the member \
+         of the connection id",
+    ),
+    (
+        "lost_connection_id",
+        "connection ids of QUIC for which the table had no place: a client whose address changes may get another member",
     ),
 ];

@@ -23,11 +23,13 @@ pub struct UdpListener {
     pub idle: Duration,
     /// Time for the first answer; `None` if no answer is expected.
     pub answer: Option<Duration>,
+    /// True if a client of QUIC whose address changes stays at the member of its connection id.
+    pub is_quic: bool,
 }
 
 impl UdpListener {
-    pub(super) fn write(&self) -> [u8; 20] {
-        let mut out = [0; 20];
+    pub(super) fn write(&self) -> [u8; 24] {
+        let mut out = [0; 24];
         let (first, count) = self.nat.map_or((0, 0), |ports| (ports.first, ports.count));
         let answer = self.answer.map_or(0, |answer| count_units(answer).max(1));
         let parts = [
@@ -37,6 +39,7 @@ impl UdpListener {
             &count.to_ne_bytes(),
             &count_units(self.idle).to_ne_bytes(),
             &answer.to_ne_bytes(),
+            &u32::from(self.is_quic).to_ne_bytes(),
         ];
         let bytes = parts.into_iter().flatten();
         out.iter_mut().zip(bytes).for_each(|(to, from)| *to = *from);
@@ -96,7 +99,7 @@ pub struct UdpSession {
 }
 
 /// Bytes of a session in the table, without the key.
-pub(super) const SESSION: usize = 104;
+pub(super) const SESSION: usize = 128;
 
 /// Reason for which a session is removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -451,7 +451,7 @@ fn list_session(
     (client, destination): &FlowKey,
     options: &UdpOptions,
 ) -> Option<ListedSession> {
-    let is_known_to_kernel = destination.is_none() && options.session == UdpSession::Client;
+    let is_known_to_kernel = destination.is_none() && options.session != UdpSession::Datagram;
     let key = SessionKey::new(*client, listener.address);
     let list = &session.service.shared.client_sessions;
     is_known_to_kernel.then(|| list.add_session(key))

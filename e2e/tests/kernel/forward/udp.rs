@@ -212,6 +212,44 @@ fn s41_sessions_of_udp_outlive_the_process() {
     }
 }
 
+fn check_fragments_belong_to_the_session(family: Family, path: &str) {
+    let Some(machines) = Machines::new(family) else {
+        return;
+    };
+    if path == "nat" {
+        machines.remove_routes();
+    }
+    for last in [2, 3] {
+        machines.start_udp_member(last);
+    }
+    let more = format!("strategy = \"round_robin\"\nreturn_path = \"{path}\"");
+    let Some(balancer) = machines.start_udp_balancer("kernel", &[2, 3], &more) else {
+        return;
+    };
+    for _ in 0..4 {
+        let socket = machines.open_client();
+        // The last fragments have between one byte and as many as fit.
+        let first = ask(&socket, 2000).unwrap();
+        machines.check_seen(path, &socket, first.seen);
+        for length in (2000..3500).step_by(53).chain([9, 20_000, 60_000]) {
+            assert_eq!(ask(&socket, length).unwrap(), first, "{length} bytes");
+        }
+    }
+    let packets = machines.forwarded(&balancer)["packets"].clone();
+    assert_eq!(packets["odd"], 0, "{packets}");
+    assert_eq!(packets["proxied_session"], 0, "{packets}");
+    assert_eq!(packets["dropped"], 0, "{packets}");
+}
+
+#[test]
+fn s41_fragments_of_datagrams_belong_to_the_session() {
+    for family in BOTH {
+        for path in RETURN_PATHS {
+            check_fragments_belong_to_the_session(family, path);
+        }
+    }
+}
+
 fn check_a_client_of_a_member_that_refuses_goes_to_another_member(family: Family, path: &str) {
     let Some(machines) = Machines::new(family) else {
         return;
@@ -279,15 +317,14 @@ fn s41_sessions_of_udp_members_that_do_not_answer_are_errors() {
     });
 }
 
-#[test]
-fn s41_sessions_that_the_proxy_has_stay_with_the_proxy() {
+fn check_sessions_that_the_proxy_has_stay_with_the_proxy(session: &str) {
     let Some(machines) = Machines::new(Family::V4) else {
         return;
     };
     machines.start_udp_member(2);
-    let more = "idle_timeout = \"600s\"";
-    let config = |forward| machines.write_udp_config(forward, &[2], more);
-    let Some(balancer) = machines.start_udp_balancer("kernel", &[2], more) else {
+    let more = format!("idle_timeout = \"600s\"\nudp = {{ session = \"{session}\" }}");
+    let config = |forward| machines.write_udp_config(forward, &[2], &more);
+    let Some(balancer) = machines.start_udp_balancer("kernel", &[2], &more) else {
         return;
     };
     machines.reconfigure(&balancer, &config("proxy"));
@@ -311,16 +348,22 @@ fn s41_sessions_that_the_proxy_has_stay_with_the_proxy() {
         new = Some((socket, answer));
         is_of_kernel
     });
-    // Datagrams in fragments are the proxy's, with all that follow: the member sees one sender.
+    // Datagrams in fragments go where the others go: the member sees one sender.
     let (new, answer) = new.unwrap();
-    assert_eq!(ask(&new, 100).unwrap(), answer);
-    let large = ask(&new, 5000).unwrap();
-    assert!(by_proxy(&large), "{large:?}");
-    assert_eq!(ask(&new, 100).unwrap(), large);
-    assert_eq!(ask(&old, 300).unwrap(), first);
+    for length in [100, 5000, 100] {
+        assert_eq!(ask(&new, length).unwrap(), answer);
+        assert_eq!(ask(&old, length).unwrap(), first);
+    }
     wait_until("the proxy's datagrams are counted", || {
         machines.forwarded(&balancer)["packets"]["proxied_session"].as_u64() >= Some(1)
     });
+}
+
+#[test]
+fn s41_sessions_that_the_proxy_has_stay_with_the_proxy() {
+    for session in ["client", "quic"] {
+        check_sessions_that_the_proxy_has_stay_with_the_proxy(session);
+    }
 }
 
 #[test]

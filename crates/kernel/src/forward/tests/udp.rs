@@ -1,6 +1,8 @@
 //! Sessions of UDP, with packets that tests make.
 
 mod copies;
+mod fragments;
+mod quic;
 
 use std::thread;
 
@@ -114,6 +116,7 @@ fn udp_listener(family: Family) -> UdpListener {
         nat: None,
         idle: Duration::from_secs(60),
         answer: Some(Duration::from_secs(60)),
+        is_quic: false,
     }
 }
 
