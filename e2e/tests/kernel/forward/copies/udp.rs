@@ -65,9 +65,8 @@ impl Twins {
                 assert_eq!(ask(socket, 100).unwrap(), *first, "{last}");
             }
             last = self.read(balancer, process, "/v1/forward");
-            let counts = MEMBERS.map(|last_byte| {
-                count(&last, self.find_member(last_byte), "in_flight")
-            });
+            let counts =
+                MEMBERS.map(|last_byte| count(&last, self.find_member(last_byte), "in_flight"));
             counts.iter().sum::<u64>() == in_flight && last["copies"]["copied_sessions"] == copied
         });
     }
@@ -107,7 +106,11 @@ fn check_sessions_go_on_at_the_other_balancer(family: Family, path: Path) {
     assert_eq!(now["packets"]["dropped"], 0, "{now}");
     assert_eq!(now["packets"]["proxied_session"], 0, "{now}");
     let picks = MEMBERS.map(|last| count(&now, twins.find_member(last), "picks"));
-    assert_eq!(picks, [0, 0], "the members are the first one's choices: {now}");
+    assert_eq!(
+        picks,
+        [0, 0],
+        "the members are the first one's choices: {now}"
+    );
 
     // Back again, the first one gives up what it had, but for the session that is nowhere else.
     let first = twins.start_udp_balancer(0).unwrap();
