@@ -381,7 +381,7 @@ impl Groups {
     }
 
     /// Returns the name of the group whose requests fail.
-    fn use_nobody(&mut self) -> String {
+    pub(super) fn use_nobody(&mut self) -> String {
         self.need_nobody();
         NOBODY.into()
     }
