@@ -13,7 +13,9 @@ use crate::gateway::{Cluster, ROUTES, config, start};
 
 /// A member that answers with its name and with the field `Backend` of the request.
 fn member(cluster: &Cluster, name: &'static str) -> Member {
-    let listener = TcpListener::bind((cluster.ip, 0)).unwrap();
+    let Ok(listener) = TcpListener::bind((cluster.ip, 0)) else {
+        panic!("no port of {} is free", cluster.ip);
+    };
     Member::start_at(listener, move |script, mut wire| {
         while let Some(request) = script.read_request(&mut wire) {
             let text = format!("{name} {}", request.values("backend").join(","));

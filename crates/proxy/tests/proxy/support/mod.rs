@@ -257,6 +257,7 @@ pub(crate) fn rule(protocol: Protocol) -> Rule {
         compression: None,
         responses: Default::default(),
         routes: Default::default(),
+        pass_through: Vec::new(),
         name: RULE.into(),
         enabled: true,
         listen: vec![SocketAddr::from(([127, 0, 0, 1], 0)).into()],
