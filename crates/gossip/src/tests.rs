@@ -929,15 +929,12 @@ fn work(number: u32) -> EngineWork {
     }
 }
 
-/// Lets balancers tell their work at members of a group.
-fn tell_work(net: &mut Net, told: &[(usize, &str, &[(u64, u32)])]) {
-    for (of, group, members) in told {
-        let members = members
-            .iter()
-            .map(|(member, number)| (*member, work(*number)));
-        net.fleet(*of).announce_work(group, members);
-        net.send(*of);
-    }
+/// Lets a balancer tell its work at members of a group.
+fn tell_work(net: &mut Net, of: usize, group: &str, members: &[(u64, u32)]) {
+    let members = members.iter();
+    let members = members.map(|(member, number)| (*member, work(*number)));
+    net.fleet(of).announce_work(group, members);
+    net.send(of);
 }
 
 /// Returns the work of others at the first three members of a group, by the number of their streams.
@@ -955,30 +952,30 @@ fn hear_work(net: &mut Net, at: usize, group: &str) -> [u32; 3] {
 fn work_at_engines_is_added_up() {
     let mut net = Net::new(3, 12);
     net.until(ms(10_000), |net| net.agrees());
-    tell_work(
-        &mut net,
-        &[(0, "a", &[(1, 5), (2, 0)]), (1, "a", &[(1, 1), (2, 3)])],
-    );
-    tell_work(&mut net, &[(1, "b", &[(1, 7)])]);
+    tell_work(&mut net, 0, "a", &[(1, 5), (2, 0)]);
+    tell_work(&mut net, 1, "a", &[(1, 1), (2, 3)]);
+    tell_work(&mut net, 1, "b", &[(1, 7)]);
     net.run(ms(100));
     let heard = [0, 1, 2].map(|at| hear_work(&mut net, at, "a"));
     assert_eq!(heard, [[1, 3, 0], [5, 0, 0], [6, 3, 0]]);
     assert_eq!(hear_work(&mut net, 2, "b"), [7, 0, 0]);
     // Work that has ended is told once.
-    tell_work(&mut net, &[(1, "a", &[(3, 2)])]);
+    tell_work(&mut net, 1, "a", &[(3, 2)]);
     net.run(ms(100));
     assert_eq!(hear_work(&mut net, 2, "a"), [5, 0, 2]);
     let sent = net.fleet(1).counters().sent;
-    tell_work(&mut net, &[(1, "a", &[]), (1, "a", &[])]);
+    tell_work(&mut net, 1, "a", &[]);
+    tell_work(&mut net, 1, "a", &[]);
     assert_eq!(net.fleet(1).counters().sent, sent + 2, "one to each of two");
     // Work that is not told again expires.
-    tell_work(&mut net, &[(0, "a", &[(1, 5)])]);
+    tell_work(&mut net, 0, "a", &[(1, 5)]);
     net.run(ms(2900));
     assert_eq!(hear_work(&mut net, 2, "a"), [5, 0, 0]);
     net.run(ms(200));
     assert_eq!(hear_work(&mut net, 2, "a"), [0, 0, 0]);
     // A balancer that leaves has none, at once.
-    tell_work(&mut net, &[(0, "a", &[(1, 5)]), (1, "a", &[(1, 2)])]);
+    tell_work(&mut net, 0, "a", &[(1, 5)]);
+    tell_work(&mut net, 1, "a", &[(1, 2)]);
     net.run(ms(100));
     assert_eq!(hear_work(&mut net, 2, "a"), [7, 0, 0]);
     let now = net.clock(0);
@@ -990,7 +987,7 @@ fn work_at_engines_is_added_up() {
     // A balancer keeps nothing of groups that it does not have.
     let now = net.clock(2);
     net.fleet(2).set_groups(["b"], now);
-    tell_work(&mut net, &[(1, "a", &[(1, 9)])]);
+    tell_work(&mut net, 1, "a", &[(1, 9)]);
     net.run(ms(100));
     assert_eq!(hear_work(&mut net, 2, "a"), [2, 0, 0], "told before");
 }
@@ -1001,7 +998,7 @@ fn a_datagram_of_an_unknown_kind_changes_nothing() {
     let mut net = Net::new(2, 13);
     net.until(ms(10_000), |net| net.agrees());
     net.records = true;
-    tell_work(&mut net, &[(0, "a", &[(1, 5)])]);
+    tell_work(&mut net, 0, "a", &[(1, 5)]);
     net.run(ms(50));
     let kind = |datagram: &[u8]| datagram.get(5).copied();
     let recorded = net.recorded.iter();
@@ -1016,7 +1013,7 @@ fn a_datagram_of_an_unknown_kind_changes_nothing() {
     assert_eq!(outcome, Outcome::Invalid(Invalid::Kind));
     net.run(ms(1000));
     assert!(net.agrees());
-    tell_work(&mut net, &[(0, "a", &[(1, 6)])]);
+    tell_work(&mut net, 0, "a", &[(1, 6)]);
     net.run(ms(50));
     assert_eq!(hear_work(&mut net, 1, "a"), [6, 0, 0]);
 }

@@ -221,7 +221,8 @@ mod tests {
         assert!(bytes.len() <= MAX_BODY);
         assert_eq!(WorkReport::decode(&bytes), Some(report));
         for len in 0..bytes.len() {
-            let is_whole = len >= HEAD_LEN && (len - HEAD_LEN) % usize::from(ENTRY_LEN) == 0;
+            let is_whole =
+                len >= HEAD_LEN && (len - HEAD_LEN).is_multiple_of(usize::from(ENTRY_LEN));
             assert_eq!(
                 WorkReport::decode(&bytes[..len]).is_some(),
                 is_whole,

@@ -75,6 +75,14 @@ impl Group {
         engines.read_own_work(number, now)
     }
 
+    /// Work of other balancers at the engine of the member at `index`, as far as they have told it lately.
+    pub fn work_elsewhere(&self, index: usize, now: Instant) -> EngineWork {
+        let engine = self.numbered_engine(index);
+        engine.map_or_else(EngineWork::default, |(engines, number)| {
+            engines.work_elsewhere().read_at(now).get(number)
+        })
+    }
+
     /// Sets the work that other balancers have at the engines: `work` returns the work at the member at an index. The
     /// work counts until a time, and replaces what was set before.
     pub fn set_work_elsewhere(&self, work: impl Fn(usize) -> EngineWork, until: Instant) {
