@@ -10,6 +10,7 @@ use evenkeel_core::time::Instant;
 use evenkeel_gossip::message::{Hello, NotesPart, Welcome};
 use evenkeel_gossip::reading::{LOADS, Reading};
 use evenkeel_gossip::seal::{self, Header, Kind};
+use evenkeel_gossip::work::WorkReport;
 use evenkeel_gossip::{Fleet, Id, Settings};
 use evenkeel_wire::reporting::keys::{Key, Keys};
 use libfuzzer_sys::fuzz_target;
@@ -67,10 +68,17 @@ fuzz_target!(|data: &[u8]| {
             }
             assert_eq!(bytes, body);
         }
+        if let Some(report) = WorkReport::decode(body) {
+            assert_eq!(WorkReport::decode(&report.encode()).as_ref(), Some(&report));
+        }
         for fleet in &mut both {
             fleet.poll(now);
             let own = |_| Reading::new(|_| LoadValue::new(f64::from(what)).ok());
             fleet.share_loads("b", &[1, u64::from(what)], own, now);
+            if let Some(report) = WorkReport::decode(body) {
+                fleet.announce_work("b", report.members.into_iter());
+            }
+            fleet.work_of_others("b", now);
             fleet.decide_alerts("a", &[u64::from(what), 1], 1, now);
         }
         for from in [0, 1] {
@@ -86,7 +94,7 @@ fuzz_target!(|data: &[u8]| {
             }
         }
         let _ = both[0].receive_datagram(body, now);
-        let Some(kind) = Kind::from_repr(what % 9) else {
+        let Some(kind) = Kind::from_repr(what % 10) else {
             continue;
         };
         for token in [0, token] {

@@ -11,6 +11,7 @@ use evenkeel_inference::memory::PredictionResult;
 use evenkeel_inference::usage::Usage;
 
 use crate::engine_traffic::EngineTraffic;
+use crate::engine_work::{EngineWork, WorkElsewhere};
 use crate::histogram::{Histogram, Latencies};
 use crate::member::MemberId;
 use crate::time::Instant;
@@ -161,6 +162,8 @@ pub struct EnginePool {
     /// Traffic of the engines by their numbers. It goes on when a number is given to another member: readers look at
     /// what has happened between two moments of the same member.
     traffic: Box<[OnceLock<Box<EngineTraffic>>]>,
+    /// Work that other balancers of a fleet have at the engines.
+    work_elsewhere: WorkElsewhere,
 }
 
 impl EnginePool {
@@ -176,6 +179,7 @@ impl EnginePool {
             next_set: AtomicUsize::new(0),
             counts: EngineCounts::default(),
             traffic: (0..MAX_ENGINES).map(|_| OnceLock::new()).collect(),
+            work_elsewhere: WorkElsewhere::new(MAX_ENGINES),
         }
     }
 
@@ -183,6 +187,23 @@ impl EnginePool {
     #[inline]
     pub fn traffic(&self, number: usize) -> Option<&EngineTraffic> {
         self.traffic.get(number)?.get().map(|traffic| &**traffic)
+    }
+
+    /// Work that other balancers of a fleet have at the engines.
+    #[inline]
+    pub(crate) fn work_elsewhere(&self) -> &WorkElsewhere {
+        &self.work_elsewhere
+    }
+
+    /// Returns the work of this balancer at an engine; `None` if there is no such engine.
+    pub(crate) fn read_own_work(&self, number: usize, now: Instant) -> Option<EngineWork> {
+        let moment = self.group.read_queue(number, now.as_nanos())?;
+        // Too large numbers become the largest one.
+        Some(EngineWork {
+            queued_tokens: moment.queued_tokens.ceil() as u32,
+            waiting: moment.waiting.round() as u32,
+            streams: moment.streams.round() as u32,
+        })
     }
 
     /// Learnt state of the engines.
@@ -262,6 +283,7 @@ impl EnginePool {
                 None => numbers.push(Some(*id)),
             }
             self.group.forget_member(number);
+            self.work_elsewhere.forget_engine(number);
             if let Some(traffic) = self.traffic.get(number) {
                 traffic.get_or_init(Box::default);
             }

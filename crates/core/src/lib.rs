@@ -14,6 +14,7 @@ pub mod cost;
 pub mod effective;
 pub mod ejection;
 pub mod engine_traffic;
+pub mod engine_work;
 pub mod engines;
 mod estimate;
 mod filter;

@@ -9,6 +9,7 @@
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::indexing_slicing))]
 
+mod engine_work;
 mod metrics;
 mod prompts;
 mod shared_loads;

@@ -34,6 +34,7 @@ use evenkeel_wire::reporting::keys::Keys;
 use evenkeel_wire::reporting::message::is_name;
 use tracing::{debug, info, warn};
 
+use crate::engine_work::exchange_work;
 use crate::metrics;
 use crate::shared_loads::{Shared, SharedLoads};
 use crate::status::FleetStatus;
@@ -49,7 +50,7 @@ const LOOK_UP: Duration = Duration::from_secs(10);
 
 /// Interval in which the balancer looks at how long requests take at the members of a group, and how many are
 /// in flight.
-const LEARN: Duration = flights::INTERVAL;
+pub(crate) const LEARN: Duration = flights::INTERVAL;
 
 // A datagram has room for every body of copies.
 const _: () = assert!(copy_queues::MAX_BODY <= Fleet::MAX_COPIES);
@@ -315,6 +316,7 @@ impl FleetExchange for Gossip {
         state.learn_at.insert(name.to_owned(), now.after(LEARN));
         let shares = state.config.as_ref().is_some_and(|config| config.in_flight);
         in_flight(fleet, group, shares, now);
+        exchange_work(fleet, group, now);
         let settings = group.settings();
         let (window, decay) = (settings.ejection.window, settings.latency_decay);
         let known = group.members().iter().map(|member| {
@@ -343,7 +345,7 @@ impl FleetExchange for Gossip {
 }
 
 /// Returns the number that stands for a member.
-fn number(member: &Member) -> u64 {
+pub(crate) fn number(member: &Member) -> u64 {
     name_key(&member.address.to_string())
 }
 

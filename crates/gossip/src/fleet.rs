@@ -120,6 +120,8 @@ pub struct Fleet {
     pub(crate) taught: ServiceTimes,
     /// Locations whose number of requests in flight is told, by group.
     pub(crate) flights: BTreeMap<u64, Vec<u64>>,
+    /// Members at whose engines this balancer has told work, by group.
+    pub(crate) told_work: BTreeMap<u64, Vec<u64>>,
     pub(crate) readings: Readings,
     pub(crate) copies: Copies,
     pub(crate) digest: u32,
@@ -186,6 +188,7 @@ impl Fleet {
             ejections: Ejections::default(),
             taught: ServiceTimes::new(),
             flights: BTreeMap::new(),
+            told_work: BTreeMap::new(),
             readings: Readings::default(),
             copies: Copies::default(),
             digest: 0,

@@ -123,6 +123,7 @@ impl Fleet {
         }
         self.forget_ejections();
         self.forget_flights();
+        self.forget_work();
         let numbers: Vec<u8> = self.groups.keys().flat_map(|n| n.to_be_bytes()).collect();
         self.digest = key::hash(&numbers) as u32;
         self.version += 1;

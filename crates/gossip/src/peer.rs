@@ -10,6 +10,7 @@ use crate::board::Copy;
 use crate::id::Id;
 use crate::reading::Heard;
 use crate::seal::Kind;
+use crate::work::HeardWork;
 
 /// Messages that wait for a token.
 pub(crate) const MAX_QUEUE: usize = 8;
@@ -56,6 +57,8 @@ pub(crate) struct Peer {
     pub(crate) copy: Copy,
     /// Loads that the peer has read of back-ends.
     pub(crate) heard_loads: Heard,
+    /// Work that the peer has at engines.
+    pub(crate) heard_work: HeardWork,
     /// Stands for the names of its groups.
     pub(crate) groups: Option<u32>,
     /// Time at which the peer was last told that it counts as gone.
@@ -101,6 +104,7 @@ impl Peer {
             sent: None,
             copy: Copy::default(),
             heard_loads: Heard::default(),
+            heard_work: HeardWork::default(),
             groups: None,
             healed: None,
         }

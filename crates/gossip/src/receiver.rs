@@ -15,6 +15,7 @@ use crate::outcome::Outcome;
 use crate::peer::{Inbound, MAX_PENDING, Out, is_due};
 use crate::reading::Heard;
 use crate::seal::{self, Header, Kind, MAX_INNER};
+use crate::work::HeardWork;
 
 /// A balancer was heard "lately" if it was within this time.
 const LATELY: Duration = Duration::from_millis(400);
@@ -78,6 +79,7 @@ impl Fleet {
             let old = peer.inbound.replace(next);
             peer.copy = Copy::default();
             peer.heard_loads = Heard::default();
+            peer.heard_work = HeardWork::default();
             self.ejections.note_change();
             for old in old.into_iter().chain(peer.pending.drain(..)) {
                 self.tokens.remove(&old.token);
@@ -120,6 +122,10 @@ impl Fleet {
             }
             Kind::Loads => {
                 self.hear_loads(from, body, header.count, now)?;
+                Some(Outcome::Taken)
+            }
+            Kind::Work => {
+                self.hear_work(from, body, header.count, now)?;
                 Some(Outcome::Taken)
             }
             Kind::Copies => {

@@ -47,6 +47,8 @@ pub enum Kind {
     Loads = 7,
     /// Copies of connections that the sender's kernel forwards.
     Copies = 8,
+    /// Work of the sender at engines for language models.
+    Work = 9,
 }
 
 /// Header with which every datagram begins, after magic and version.

@@ -4,9 +4,11 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use evenkeel_core::engine_work::EngineWork;
 use evenkeel_core::load::{LoadId, LoadValue};
 use evenkeel_core::time::Instant;
-use evenkeel_wire::reporting::keys::{Key, Keys};
+use evenkeel_wire::reporting::keys::{Key, Keys, TAG_LEN};
+use evenkeel_wire::reporting::message::Invalid;
 
 use crate::ejection::Ejection;
 use crate::fleet::SILENT;
@@ -916,6 +918,104 @@ fn requests_in_flight_are_added_up() {
     // Who is gone has none.
     net.nodes[0].fleet = None;
     others(&mut net, 3, [0, 0, 0]);
+}
+
+/// Work with as many of all three as `number` says.
+fn work(number: u32) -> EngineWork {
+    EngineWork {
+        queued_tokens: 1000 * number,
+        waiting: 10 * number,
+        streams: number,
+    }
+}
+
+/// Lets a balancer tell its work at members of a group.
+fn tell_work(net: &mut Net, of: usize, group: &str, members: &[(u64, u32)]) {
+    let members = members.iter();
+    let members = members.map(|(member, number)| (*member, work(*number)));
+    net.fleet(of).announce_work(group, members);
+    net.send(of);
+}
+
+/// Returns the work of others at the first three members of a group, by the number of their streams.
+fn hear_work(net: &mut Net, at: usize, group: &str) -> [u32; 3] {
+    let now = net.clock(at);
+    let heard = net.fleet(at).work_of_others(group, now);
+    [1, 2, 3].map(|member| {
+        let found = heard.get(&member).copied().unwrap_or_default();
+        assert_eq!(found, work(found.streams));
+        found.streams
+    })
+}
+
+#[test]
+fn work_at_engines_is_added_up() {
+    let mut net = Net::new(3, 12);
+    net.until(ms(10_000), |net| net.agrees());
+    tell_work(&mut net, 0, "a", &[(1, 5), (2, 0)]);
+    tell_work(&mut net, 1, "a", &[(1, 1), (2, 3)]);
+    tell_work(&mut net, 1, "b", &[(1, 7)]);
+    net.run(ms(100));
+    let heard = [0, 1, 2].map(|at| hear_work(&mut net, at, "a"));
+    assert_eq!(heard, [[1, 3, 0], [5, 0, 0], [6, 3, 0]]);
+    assert_eq!(hear_work(&mut net, 2, "b"), [7, 0, 0]);
+    // Work that has ended is told once.
+    tell_work(&mut net, 1, "a", &[(3, 2)]);
+    net.run(ms(100));
+    assert_eq!(hear_work(&mut net, 2, "a"), [5, 0, 2]);
+    let sent = net.fleet(1).counters().sent;
+    tell_work(&mut net, 1, "a", &[]);
+    tell_work(&mut net, 1, "a", &[]);
+    assert_eq!(net.fleet(1).counters().sent, sent + 2, "one to each of two");
+    // Work that is not told again expires.
+    tell_work(&mut net, 0, "a", &[(1, 5)]);
+    net.run(ms(2900));
+    assert_eq!(hear_work(&mut net, 2, "a"), [5, 0, 0]);
+    net.run(ms(200));
+    assert_eq!(hear_work(&mut net, 2, "a"), [0, 0, 0]);
+    // A balancer that leaves has none, at once.
+    tell_work(&mut net, 0, "a", &[(1, 5)]);
+    tell_work(&mut net, 1, "a", &[(1, 2)]);
+    net.run(ms(100));
+    assert_eq!(hear_work(&mut net, 2, "a"), [7, 0, 0]);
+    let now = net.clock(0);
+    net.fleet(0).leave_fleet(now);
+    net.send(0);
+    net.nodes[0].fleet = None;
+    net.run(ms(100));
+    assert_eq!(hear_work(&mut net, 2, "a"), [2, 0, 0]);
+    // A balancer keeps nothing of groups that it does not have.
+    let now = net.clock(2);
+    net.fleet(2).set_groups(["b"], now);
+    tell_work(&mut net, 1, "a", &[(1, 9)]);
+    net.run(ms(100));
+    assert_eq!(hear_work(&mut net, 2, "a"), [2, 0, 0], "told before");
+}
+
+/// A balancer of an earlier version refuses datagrams of a kind that it does not know, and stays in the fleet.
+#[test]
+fn a_datagram_of_an_unknown_kind_changes_nothing() {
+    let mut net = Net::new(2, 13);
+    net.until(ms(10_000), |net| net.agrees());
+    net.records = true;
+    tell_work(&mut net, 0, "a", &[(1, 5)]);
+    net.run(ms(50));
+    let kind = |datagram: &[u8]| datagram.get(5).copied();
+    let recorded = net.recorded.iter();
+    let mut of_work = recorded.filter(|(_, datagram)| kind(datagram) == Some(9));
+    let (to, mut datagram) = of_work.next().cloned().unwrap();
+    assert_eq!(to, 1);
+    datagram[5] = 200;
+    datagram.truncate(datagram.len() - TAG_LEN);
+    keys(7).signing_key().sign_message(&mut datagram);
+    let now = net.clock(1);
+    let outcome = net.fleet(1).receive_datagram(&datagram, now);
+    assert_eq!(outcome, Outcome::Invalid(Invalid::Kind));
+    net.run(ms(1000));
+    assert!(net.agrees());
+    tell_work(&mut net, 0, "a", &[(1, 6)]);
+    net.run(ms(50));
+    assert_eq!(hear_work(&mut net, 1, "a"), [6, 0, 0]);
 }
 
 /// Lets time pass; every 100 ms all look who reads the loads of two locations, which are known as the number of the

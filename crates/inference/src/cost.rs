@@ -74,6 +74,8 @@ pub struct ReportedLoad {
     pub cache_tokens: Option<f32>,
     /// Tokens that other balancers have queued at the member.
     pub queued_elsewhere: f32,
+    /// Requests of other balancers without a first token.
+    pub waiting_elsewhere: f32,
     /// Streams that other balancers have at the member.
     pub streams_elsewhere: f32,
 }
@@ -221,11 +223,12 @@ pub fn price_member(
         true => queue.queued_tokens / queue.waiting,
         false => work.prompt_tokens * (1.0 - work.found_share),
     };
-    let queued = queue.queued_tokens + unseen * usual + load.queued_elsewhere;
+    // The metrics count the requests of other balancers, too: the larger of both numbers counts.
+    let queued = queue.queued_tokens + (unseen * usual).max(load.queued_elsewhere);
     // Our requests without a token may run or wait.
     let unseen_streams = load.running.unwrap_or(0.0) - queue.streams - queue.waiting;
-    let streams = queue.streams + unseen_streams.max(0.0) / 2.0 + load.streams_elsewhere;
-    let waiting = queue.waiting + unseen;
+    let streams = queue.streams + (unseen_streams / 2.0).max(load.streams_elsewhere);
+    let waiting = queue.waiting + unseen.max(load.waiting_elsewhere);
     CostParts {
         prompt_tokens: work.prompt_tokens,
         known_tokens,
@@ -412,8 +415,7 @@ mod tests {
             running: Some(7.0),
             cache_used: Some(0.9),
             cache_tokens: Some(10_000.0),
-            queued_elsewhere: 300.0,
-            streams_elsewhere: 2.0,
+            ..ReportedLoad::default()
         };
         let loaded = Candidate {
             load,
@@ -427,12 +429,46 @@ mod tests {
         };
         let parts = price_member(&work(1800.0), &loaded, 0.0, &SPEEDS, &queue);
         // Two of the four that we do not know of, a thousand tokens each.
-        assert_eq!(parts.queued_tokens, 1000.0 + 2000.0 + 300.0);
-        // Two streams of ours, two elsewhere, and half of the four that run besides ours.
-        assert_eq!(parts.streams, 6.0);
+        assert_eq!(parts.queued_tokens, 1000.0 + 2000.0);
+        // Two streams of ours, and half of the four that run besides ours.
+        assert_eq!(parts.streams, 4.0);
         // 2,000 tokens are needed, 1,000 are free.
-        let expected = 1000.0 / 9000.0 * 200.0 * (SPEEDS.write + 6.0 * SPEEDS.crowd);
+        let expected = 1000.0 / 9000.0 * 200.0 * (SPEEDS.write + 4.0 * SPEEDS.crowd);
         assert!((parts.full - expected).abs() < 1e-4, "{parts:?}");
+    }
+
+    #[test]
+    fn work_of_other_balancers_counts_once_beside_metrics() {
+        let queue = QueueMoment {
+            queued_tokens: 1000.0,
+            waiting: 1.0,
+            streams: 2.0,
+            ..QueueMoment::default()
+        };
+        let price = |waiting: Option<f32>, running: Option<f32>, tokens: f32, requests: f32| {
+            let load = ReportedLoad {
+                waiting,
+                running,
+                queued_elsewhere: tokens,
+                waiting_elsewhere: requests,
+                streams_elsewhere: requests,
+                ..ReportedLoad::default()
+            };
+            let loaded = Candidate {
+                load,
+                ..candidate(0)
+            };
+            let parts = price_member(&work(1800.0), &loaded, 0.0, &SPEEDS, &queue);
+            (parts.queued_tokens, parts.waiting, parts.streams)
+        };
+        // Without metrics, what other balancers tell is all that is known of them.
+        assert_eq!(price(None, None, 300.0, 3.0), (1300.0, 4.0, 5.0));
+        // By metrics two more requests wait and two more run. What other balancers tell is part of these.
+        let metrics = |tokens, requests| price(Some(5.0), Some(7.0), tokens, requests);
+        assert_eq!(metrics(0.0, 0.0), (3000.0, 3.0, 4.0));
+        assert_eq!(metrics(300.0, 1.0), metrics(0.0, 0.0));
+        // Metrics are late: other balancers tell more.
+        assert_eq!(metrics(5000.0, 4.0), (6000.0, 5.0, 6.0));
     }
 
     /// Chooses among members with these costs (as times to write) and streams.
@@ -531,7 +567,8 @@ mod tests {
                 cache_used: Some(numbers[13].clamp(0.0, 1.0)),
                 cache_tokens: Some(numbers[14]),
                 queued_elsewhere: numbers[15],
-                streams_elsewhere: 0.0,
+                waiting_elsewhere: numbers[8],
+                streams_elsewhere: numbers[14],
             };
             let candidates = weights.iter().enumerate().map(|(member, weight)| Candidate {
                 weight: *weight,

@@ -33,6 +33,12 @@ pub struct EngineStatus {
     pub queued_requests: u32,
     /// Streams past the first token.
     pub streams: u32,
+    /// Tokens of prompts that other balancers of the fleet have sent and that must be read.
+    #[serde(default)]
+    pub queued_tokens_elsewhere: f64,
+    /// Requests of other balancers of the fleet.
+    #[serde(default)]
+    pub requests_elsewhere: u32,
 }
 
 /// Returns the status of the engine of the member at `index`; `None` if the group's strategy is not `inference`.
@@ -84,5 +90,9 @@ impl EngineStatus {
             self.queued_requests += queue.waiting as u32;
             self.streams += queue.streams as u32;
         }
+        let elsewhere = group.work_elsewhere(index, now);
+        self.queued_tokens_elsewhere += f64::from(elsewhere.queued_tokens);
+        let requests = elsewhere.waiting.saturating_add(elsewhere.streams);
+        self.requests_elsewhere = self.requests_elsewhere.saturating_add(requests);
     }
 }

@@ -4,6 +4,7 @@ mod alerts;
 mod conformance;
 mod deployment;
 mod ejections;
+mod engine_work;
 mod engines;
 mod faults;
 mod gateway;

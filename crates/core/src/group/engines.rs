@@ -7,6 +7,7 @@ use evenkeel_inference::queue::QueueMoment;
 use super::view::{Pool, View};
 use super::{Group, Request, Ticket};
 use crate::engine_traffic::EngineTraffic;
+use crate::engine_work::EngineWork;
 use crate::engines::{EnginePool, EngineRequest};
 use crate::key::hash;
 use crate::member::Reason;
@@ -66,6 +67,34 @@ impl Group {
     pub fn engine_queue(&self, index: usize, now: Instant) -> Option<QueueMoment> {
         let (engines, number) = self.numbered_engine(index)?;
         engines.group().read_queue(number, now.as_nanos())
+    }
+
+    /// Work of this balancer at the engine of the member at `index`, if the strategy is `inference`.
+    pub fn engine_work(&self, index: usize, now: Instant) -> Option<EngineWork> {
+        let (engines, number) = self.numbered_engine(index)?;
+        engines.read_own_work(number, now)
+    }
+
+    /// Work of other balancers at the engine of the member at `index`, as far as they have told it lately.
+    pub fn work_elsewhere(&self, index: usize, now: Instant) -> EngineWork {
+        let engine = self.numbered_engine(index);
+        engine.map_or_else(EngineWork::default, |(engines, number)| {
+            engines.work_elsewhere().read_at(now).get(number)
+        })
+    }
+
+    /// Sets the work that other balancers have at the engines: `work` returns the work at the member at an index. The
+    /// work counts until a time, and replaces what was set before.
+    pub fn set_work_elsewhere(&self, work: impl Fn(usize) -> EngineWork, until: Instant) {
+        let Some(engines) = self.engines() else {
+            return;
+        };
+        let members = self.pool.engine_members.iter();
+        let members = members.map(|index| index.map(|index| index as usize));
+        let all: Vec<_> = members
+            .map(|index| index.map_or_else(EngineWork::default, &work))
+            .collect();
+        engines.work_elsewhere().set_all(&all, until);
     }
 
     /// True if requests wait while no member is expected to send the first token in time.

@@ -15,6 +15,7 @@ use evenkeel_inference::index::MAX_MATCHES;
 use super::choose::{Choices, MAX_CHOICES};
 use super::kind::{Kind, RequestNeeds, Strategy};
 use super::shares::Shares;
+use crate::engine_work::EngineWork;
 use crate::group::view::View;
 use crate::load::LoadId;
 use crate::trace::Trace;
@@ -91,6 +92,7 @@ fn pick_among(
     trace: &mut Trace,
 ) -> Option<usize> {
     let engines = view.engines()?;
+    let elsewhere = engines.work_elsewhere().read_at(view.decision_time());
     let candidates = numbers.filter_map(|member| {
         let index = view.eligible_engine(member)?;
         Some(Candidate {
@@ -98,7 +100,7 @@ fn pick_among(
             key: view.name_hash(index),
             weight: view.member_weight(index),
             extra_seconds: view.penalty(index),
-            load: read_engine_load(view, index),
+            load: add_elsewhere(read_engine_load(view, index), elsewhere.get(member)),
         })
     });
     let now = view.decision_time().as_nanos();
@@ -146,6 +148,17 @@ fn read_engine_load(view: &View<'_>, index: usize) -> ReportedLoad {
         waiting,
         running,
         ..ReportedLoad::default()
+    }
+}
+
+/// Adds the work of other balancers to the load of an engine.
+#[inline]
+fn add_elsewhere(load: ReportedLoad, elsewhere: EngineWork) -> ReportedLoad {
+    ReportedLoad {
+        queued_elsewhere: elsewhere.queued_tokens as f32,
+        waiting_elsewhere: elsewhere.waiting as f32,
+        streams_elsewhere: elsewhere.streams as f32,
+        ..load
     }
 }
 

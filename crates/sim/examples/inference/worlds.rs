@@ -92,6 +92,7 @@ pub(crate) fn scenario(world: &World, router: Router) -> EngineScenario {
         slowness,
         router,
         balancers: 1,
+        work_interval: None,
         network: Duration::from_micros(200),
         says_cached_tokens: true,
         changes: Vec::new(),

@@ -11,6 +11,7 @@
 
 mod batching;
 mod cache;
+mod fleet_work;
 pub mod prompts;
 mod queue_place;
 mod routers;

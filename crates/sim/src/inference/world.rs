@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
+use evenkeel_core::engine_work::EngineWork;
 use evenkeel_core::group::{Group, Outcome, PickError, Request, Ticket};
 use evenkeel_core::latency::Remainder;
 use evenkeel_inference::group::{AnswerEnd, RequestFacts};
@@ -40,8 +41,10 @@ pub struct EngineScenario {
     pub slowness: Vec<f64>,
     /// Router in front of the engines.
     pub router: Router,
-    /// Number of balancers. They do not communicate.
+    /// Number of balancers. They do not communicate, unless `work_interval` is set.
     pub balancers: usize,
+    /// Interval at which balancers tell each other their work at the engines: some rounds of 100 ms.
+    pub work_interval: Option<Duration>,
     /// Time from a balancer to a member, and back.
     pub network: Duration,
     /// True if answers say how many tokens of the prompt the engine remembered.
@@ -134,12 +137,14 @@ pub(super) struct Job {
 #[derive(Debug)]
 pub(super) struct Balancer {
     groups: Groups,
-    group: Option<Arc<Group>>,
+    pub(super) group: Option<Arc<Group>>,
     /// The group with its queue; `None` for another router.
     pub(super) handle: Option<Arc<GroupHandle>>,
     router: RouterState,
     /// Requests that wait in the queue.
     pub(super) waiting: Vec<WaitingRequest>,
+    /// Work at each engine that the balancer has told last.
+    pub(super) told_work: Vec<EngineWork>,
 }
 
 pub(super) struct EngineWorld<'a> {
@@ -212,6 +217,11 @@ impl World for EngineWorld<'_> {
             EngineEvent::Round => {
                 let now = self.queue.current_time();
                 let at = Duration::from_nanos(now.as_nanos());
+                if let Some(interval) = self.scenario.work_interval {
+                    let rounds = (duration_nanos(interval) / ROUND).max(1.0) as u64;
+                    let round = (now.as_nanos() as f64 / ROUND).round() as u64;
+                    self.exchange_work(round, rounds, interval);
+                }
                 for (index, balancer) in self.balancers.iter_mut().enumerate() {
                     let events = balancer.groups.run_round(now).into_iter();
                     let events = events.map(|(_, event)| (at, index, event));
@@ -241,6 +251,7 @@ impl<'a> EngineWorld<'a> {
                 groups,
                 router: RouterState::new(scenario.router, scenario.model, members),
                 waiting: Vec::new(),
+                told_work: Vec::new(),
             }
         });
         let mut rules = scenario.config.rules.iter();

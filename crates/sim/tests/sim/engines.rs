@@ -54,6 +54,7 @@ fn scenario(router: Router, slowness: &[f64]) -> EngineScenario {
         slowness: slowness.to_vec(),
         router,
         balancers: 1,
+        work_interval: None,
         network: Duration::from_micros(200),
         says_cached_tokens: true,
         changes: Vec::new(),

@@ -1,0 +1,31 @@
+//! Work at engines for language models, which balancers of a fleet tell each other.
+
+use std::time::Duration;
+
+use evenkeel_core::group::Group;
+use evenkeel_core::time::Instant;
+use evenkeel_gossip::Fleet;
+
+use crate::subsystem::{LEARN, number};
+
+/// Time for which sums of the work of other balancers count, unless they are renewed.
+const COUNTS: Duration = LEARN.saturating_mul(2);
+
+/// Tells the other balancers the work at the engines of a group, and counts the work of the others. Groups with another
+/// strategy have no work to tell.
+pub(crate) fn exchange_work(fleet: &mut Fleet, group: &Group, now: Instant) {
+    let members = group.members().iter().enumerate();
+    let own = members
+        .filter_map(|(index, member)| Some((number(member), group.engine_work(index, now)?)));
+    fleet.announce_work(group.name(), own);
+    if group.engines().is_none() {
+        return;
+    }
+    let others = fleet.work_of_others(group.name(), now);
+    let work = |index: usize| {
+        let member = group.members().get(index).filter(|_| !others.is_empty());
+        let work = member.and_then(|member| others.get(&number(member)));
+        work.copied().unwrap_or_default()
+    };
+    group.set_work_elsewhere(work, now.after(COUNTS));
+}
