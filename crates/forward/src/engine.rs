@@ -12,8 +12,8 @@ use evenkeel_core::terms::{Form, scale_growth};
 use evenkeel_core::time::Instant;
 use evenkeel_kernel::bpf::BpfError;
 use evenkeel_kernel::forward::{
-    self as kernel, Event, Family, Forwarder, GROUP_SEATS, GROUPS, GroupTerms, Listener, OUTCOMES,
-    Place, SEATS, Step, Terms,
+    self as kernel, Event, Family, Forwarder, GROUP_SEATS, GroupTerms, Listener, OUTCOMES, Place,
+    SEATS, Step, Terms,
 };
 use evenkeel_limits::memory::MemoryBound;
 use evenkeel_net::Clock;
@@ -24,6 +24,7 @@ use tracing::{info, warn};
 
 use crate::copies::Copies;
 use crate::decisions::describe_decision;
+use crate::group_numbers::GroupNumbers;
 use crate::home::Home;
 use crate::interfaces::Interfaces;
 use crate::limits::list_unforwarded;
@@ -61,6 +62,8 @@ pub(crate) struct Engine {
     pub(crate) homes: Homes,
     /// Seats of a process before that no group has claimed yet.
     pub(crate) unclaimed: HashMap<u32, Terms>,
+    /// Numbers of groups in the process before.
+    numbers: GroupNumbers,
     groups: HashMap<Arc<str>, (u32, GroupTerms)>,
     listeners: Option<Vec<Listener>>,
     pub(crate) tickets: Tickets,
@@ -116,8 +119,11 @@ impl Engine {
                 unclaimed.insert(seat, terms);
             }
         }
+        let find_owner = |seat| unclaimed.get(&seat).map(|terms: &Terms| terms.owner);
+        let numbers = GroupNumbers::of_table(forwarder.list_groups()?, find_owner);
         Ok(Engine {
             forwarder,
+            numbers,
             clock,
             origin: clock.origin(),
             seats,
@@ -259,8 +265,8 @@ impl Engine {
         let number = match self.groups.get(name) {
             Some((number, _)) => *number,
             None => {
-                let used: HashSet<u32> = self.groups.values().map(|(number, _)| *number).collect();
-                match (0..GROUPS).find(|number| !used.contains(number)) {
+                let used = self.groups.values().map(|(number, _)| *number);
+                match self.numbers.choose_number(hash_name(name), &used.collect()) {
                     Some(number) => number,
                     None => return Ok(None),
                 }

@@ -18,6 +18,8 @@ mod engine;
 #[path = "no_engine.rs"]
 mod engine;
 #[cfg(feature = "bpf")]
+mod group_numbers;
+#[cfg(feature = "bpf")]
 mod home;
 #[cfg(feature = "bpf")]
 mod interfaces;

@@ -20,7 +20,7 @@ struct evk_fragments {
 	__u64 ns;
 	struct evk_ip from, to; /* addresses that the fragments get */
 	__u32 outcome;		/* of `enum evk_outcome` */
-	__u32 zero;
+	__u32 id;		/* identification that the fragments get */
 };
 
 /* A datagram that the kernel removes is lost if its fragments are under way, and its sender's program sends again. */
@@ -139,9 +139,24 @@ static __always_inline int has_passed(const struct evk_fragments_key *key, __u64
 	return passed && is_under_way(*passed, now);
 }
 
+/* Gives a fragment the identification that its datagram has behind the balancer. */
+static __always_inline void change_fragment_id(struct __sk_buff *skb, int is6, __be32 old, __be32 id)
+{
+	if (old == id)
+		return;
+	if (is6) {
+		bpf_skb_store_bytes(skb, IP_AT + 40 + 4, &id, sizeof(id), BPF_F_RECOMPUTE_CSUM);
+		return;
+	}
+	__be16 before = old, next = id;
+	bpf_l3_csum_replace(skb, IP_AT + 10, before, next, sizeof(next));
+	bpf_skb_store_bytes(skb, IP_AT + 4, &next, sizeof(next), 0);
+}
+
 /* Notes what became of the first fragment of the draft's datagram. */
-static __always_inline void note_first_fragment(struct evk_fragments_draft *draft, const struct evk_udp_draft *udp,
-						int answer, int is_of_client, __u64 now)
+static __always_inline void note_first_fragment(struct __sk_buff *skb, int is6, struct evk_fragments_draft *draft,
+						const struct evk_udp_draft *udp, int answer, int is_of_client,
+						__u64 now)
 {
 	struct evk_fragments *value = &draft->value;
 	if (answer != TC_ACT_REDIRECT) {
@@ -154,6 +169,11 @@ static __always_inline void note_first_fragment(struct evk_fragments_draft *draf
 	value->from = udp->from.ip;
 	value->to = udp->to.ip;
 	value->outcome = is_of_client ? FORWARDED_TO_MEMBER : FORWARDED_TO_CLIENT;
+	value->id = draft->key.id;
+	/* Behind an address of the balancer are many senders, whose identifications may be the same. */
+	if (!is_equal(&value->from, &draft->key.from))
+		value->id = is6 ? bpf_get_prandom_u32() : bpf_get_prandom_u32() & 0xffff;
+	change_fragment_id(skb, is6, draft->key.id, value->id);
 	bpf_map_update_elem(&evk_fragments, &draft->key, value, BPF_ANY);
 }
 
@@ -167,7 +187,7 @@ static __always_inline int follow_first_fragment(struct __sk_buff *skb, const st
 		bpf_map_update_elem(&evk_passed_fragments, &draft->key, &now, BPF_ANY);
 		return pass(PASSED_ODD);
 	}
-	__u32 outcome = known->outcome;
+	__u32 outcome = known->outcome, id = known->id;
 	__builtin_memset(&udp->from, 0, sizeof(udp->from));
 	__builtin_memset(&udp->to, 0, sizeof(udp->to));
 	udp->from.ip = known->from;
@@ -175,5 +195,6 @@ static __always_inline int follow_first_fragment(struct __sk_buff *skb, const st
 	struct bpf_fib_lookup fib;
 	if (find_way_for(skb, &fib, IPPROTO_UDP, &udp->from.ip, &udp->to.ip, head->tos) != FOUND)
 		return drop();
+	change_fragment_id(skb, head->is_ipv6, draft->key.id, id);
 	return send_datagram(skb, &fib, outcome);
 }

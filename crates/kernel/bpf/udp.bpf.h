@@ -182,7 +182,7 @@ __attribute__((noinline)) int evk_udp_end(const struct evk_nat_pair *which, __u3
 	struct evk_nat_pair pair = *which;
 	struct evk_udp_session *session = bpf_map_lookup_elem(&evk_udp_sessions, &pair);
 	/* A copy counts nowhere. */
-	if (!session || __sync_fetch_and_or(&session->flags, CLOSED) & (CLOSED | COPIED))
+	if (!session || session->flags & COPIED || __sync_fetch_and_or(&session->flags, CLOSED) & CLOSED)
 		return 0;
 	__u32 seat = session->seat;
 	struct evk_counts *counts = bpf_map_lookup_elem(&evk_counts, &seat);
@@ -637,7 +637,7 @@ static __attribute__((noinline)) int forward_udp(struct __sk_buff *skb, int is6)
 	struct evk_udp_listener *listener = bpf_map_lookup_elem(&evk_udp_listeners, &head.to);
 	int answer = forward_datagram(skb, &head, draft, listener, now);
 	if (draft->part == FIRST_PART)
-		note_first_fragment(fragments, draft, answer, !!listener, now);
+		note_first_fragment(skb, is6, fragments, draft, answer, !!listener, now);
 	return answer;
 }
 
@@ -675,7 +675,9 @@ static __attribute__((noinline)) int forward_udp_error(struct __sk_buff *skb, in
 		next = session->of.listener;
 		receiver = session->of.client;
 		if (is_refusal(skb, is6)) {
-			__sync_fetch_and_or(&session->flags, FAILED);
+			/* Nothing ends a copy but its balancer. */
+			if (!(session->flags & COPIED))
+				__sync_fetch_and_or(&session->flags, FAILED);
 			evk_udp_end(&draft->pair, END_UNREACHABLE, bpf_ktime_get_ns());
 		}
 	} else {
@@ -788,20 +790,23 @@ int evk_udp_copy(struct evk_udp_order *order)
 		forget_session(&pair);
 		old = 0;
 	}
-	if (old && !(old->flags & COPIED)) {
-		if (!has_session_moved(old, &next, now))
-			return COPY_OWN;
+	struct evk_udp_listener *listener = bpf_map_lookup_elem(&evk_udp_listeners, &next.of.listener);
+	if (listener && listener->is_quic)
+		next.flags |= QUIC;
+	int yields = old && !(old->flags & COPIED);
+	if ((yields && !has_session_moved(old, &next, now)) || leave_other(&pair, &next, now))
+		return COPY_OWN;
+	if (yields) {
 		evk_udp_end(&pair, END_CLOSED, now);
 		/* No longer counted: a copy from now on. */
 		old->bytes_in = 0;
 		old->bytes_out = 0;
 		old->datagrams_in = 0;
 		old->datagrams_out = 0;
-		old->flags = next.flags;
+		/* Ids that the session has entered stay the session's. */
+		old->flags = next.flags | (old->flags & ~((1U << QUIC_IDS_AT) - 1));
 		result = COPY_YIELDED;
 	}
-	if (leave_other(&pair, &next, now))
-		return COPY_OWN;
 	if (old) {
 		__sync_fetch_and_or(&old->flags, next.flags & ANSWERED);
 		old->seat = next.seat;

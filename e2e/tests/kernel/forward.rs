@@ -785,9 +785,12 @@ fn s41_clients_of_both_families_go_to_members_of_theirs() {
 
     // The system forwards packets of one family only.
     machines.set_forwarding(Family::V6, false);
-    let (mut stream, seen) = machines.connect().unwrap();
-    assert_eq!(seen, Family::V6.balancer());
-    echo(&mut stream, 20_000);
+    // The way of a connection before is kept for a tenth of a second.
+    wait_until("the proxy serves clients of IPv6", || {
+        let (mut stream, seen) = machines.connect().unwrap();
+        echo(&mut stream, 20_000);
+        seen == Family::V6.balancer()
+    });
     assert_eq!(machines.state(&balancer), "kernel");
 }
 

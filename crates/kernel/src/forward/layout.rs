@@ -624,4 +624,12 @@ impl GroupTerms {
         let words = head.into_iter().chain(seats.take(GROUP_SEATS));
         words.flat_map(u32::to_ne_bytes).collect()
     }
+
+    /// Returns the seat of the first member of a group of the table; `None` without members.
+    pub(super) fn read_first_seat(group: &[u8]) -> Option<u32> {
+        let (words, _) = group.as_chunks::<4>();
+        let count = u32::from_ne_bytes(*words.get(2)?);
+        let first = words.get(3).filter(|_| count > 0)?;
+        Some(u32::from_ne_bytes(*first))
+    }
 }

@@ -55,10 +55,9 @@ pub use self::place::Place;
 use self::place::{HANDLE, lock, unpin};
 pub use self::row_table::{ROW_SEATS, ROWS, RowMember, RowTable};
 use self::table::read_table;
-pub use self::table_copy::{CopyEnd, CopyResult, Entry, TableCopy, list_addresses};
+pub use self::table_copy::{CopyEnd, CopyResult, Entry, TableCopy, UdpCopy, list_addresses};
 pub use self::tcx::TcReason;
 pub use self::trace::{Trace, TracedHeader, TracedPacket, Verdict};
-pub use self::udp_copies::UdpCopy;
 use self::xdp::XdpPlaces;
 pub use self::xdp::XdpStates;
 use crate::bpf::{self, BpfError, create_clsact, failed_to, find_map, find_program};
@@ -403,6 +402,21 @@ impl Forwarder {
     pub fn set_group(&self, number: u32, terms: &GroupTerms) -> Result<(), BpfError> {
         let key = number.to_ne_bytes();
         bpf::update_map(&self.object, "evk_groups", &key, &terms.write())
+    }
+
+    /// Returns the numbers of the groups of the table with the seat of the first member of each.
+    ///
+    /// # Errors
+    ///
+    /// The kernel refuses.
+    pub fn list_groups(&self) -> Result<Vec<(u32, u32)>, BpfError> {
+        let map = find_map(&self.object, "evk_groups")?;
+        let mut found = Vec::new();
+        for number in 0..GROUPS {
+            let first = GroupTerms::read_first_seat(&read_element(&map, number)?);
+            found.extend(first.map(|seat| (number, seat)));
+        }
+        Ok(found)
     }
 
     /// Writes the terms of a member.

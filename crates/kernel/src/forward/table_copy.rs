@@ -10,6 +10,7 @@ use super::layout::{
     ADDRESS, ANSWERED, CONFIRMED, CONNECTION, COPIED, Connection, ESTABLISHED, Reader, UNIT,
     write_address, write_ip,
 };
+use super::udp::UdpClient;
 use crate::bpf::BpfError;
 
 const CLIENT_FIN: u32 = 4;
@@ -17,6 +18,25 @@ const MEMBER_FIN: u32 = 8;
 const DIRECT: u32 = 64;
 const LOOSE_CLIENT: u32 = 1 << 16;
 const LOOSE_MEMBER: u32 = 1 << 17;
+
+/// Session with all that another balancer needs to forward the session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UdpCopy {
+    /// Client and listening address.
+    pub of: UdpClient,
+    /// Address of the member.
+    pub member: SocketAddr,
+    /// Number of the member's seat.
+    pub seat: u32,
+    /// Address that the member sees with full NAT.
+    pub source: Option<SocketAddr>,
+    /// True if the member has answered.
+    pub is_answered: bool,
+    /// Time of the first datagram, in nanoseconds of the machine's clock.
+    pub began_ns: u64,
+    /// Time of the last datagram, likewise, to a millisecond.
+    pub seen_ns: u64,
+}
 
 /// Connection of the table with all that another balancer needs to forward it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -12,6 +12,7 @@ use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use libbpf_rs::query::{ProgInfoIter, ProgInfoQueryOptions};
 use libbpf_rs::{MapCore, MapHandle, Object};
 use libbpf_sys::{BPF_F_BEFORE, BPF_F_ID, BPF_F_REPLACE, BPF_TCX_INGRESS};
+use tracing::warn;
 
 use super::place::Place;
 use crate::bpf::{BpfError, find_program, refuse_with};
@@ -102,9 +103,24 @@ pub(super) fn attach(object: &Object, interface: u32, place: &Place) -> Result<(
     };
     // The program is there already.
     if answer == 0 || answer == -libc::EEXIST {
+        detach_orphans(interface, place, &own);
         return Ok(());
     }
     Err(refused(refuse_with("attach to tcx", answer)))
+}
+
+/// Takes programs from tcx whose pinned maps are gone: nobody writes their terms any more, and they would forward what the
+/// program before them leaves to the proxy. A program that cannot be taken is tried again by the next process.
+fn detach_orphans(interface: u32, place: &Place, own: &[Attached]) {
+    let others = place.find_others();
+    let has_pins = |program: &Attached| {
+        program.is_of_place(place) || others.iter().any(|other| program.is_of_place(other))
+    };
+    for orphan in own.iter().filter(|program| !has_pins(program)) {
+        if let Err(error) = detach(interface, orphan.id) {
+            warn!("a program of an earlier process stays: {error}");
+        }
+    }
 }
 
 /// Takes a program from tcx of an interface.

@@ -1,31 +1,10 @@
 //! Copies of sessions of UDP that another balancer forwards, in the tables of the program.
 
-use std::net::SocketAddr;
-
 use super::Forwarder;
-use super::layout::{ANSWERED, CONFIRMED, COPIED, UNIT, write_address};
-use super::table_copy::CopyResult;
-use super::udp::{UdpClient, UdpSession};
+use super::layout::{ADDRESS, ANSWERED, CONFIRMED, COPIED, UNIT, write_address};
+use super::table_copy::{CopyResult, UdpCopy};
+use super::udp::{SESSION, UdpSession};
 use crate::bpf::{self, BpfError};
-
-/// Session with all that another balancer needs to forward the session.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct UdpCopy {
-    /// Client and listening address.
-    pub of: UdpClient,
-    /// Address of the member.
-    pub member: SocketAddr,
-    /// Number of the member's seat.
-    pub seat: u32,
-    /// Address that the member sees with full NAT.
-    pub source: Option<SocketAddr>,
-    /// True if the member has answered.
-    pub is_answered: bool,
-    /// Time of the first datagram, in nanoseconds of the machine's clock.
-    pub began_ns: u64,
-    /// Time of the last datagram, likewise, to a millisecond.
-    pub seen_ns: u64,
-}
 
 impl UdpSession {
     /// Returns all that another balancer needs. `now_ns` is the time of the machine's clock.
@@ -58,8 +37,8 @@ impl UdpCopy {
         out.extend(self.of.write());
         out.extend(self.seat.to_ne_bytes());
         out.extend([0; 4]);
-        // Bytes and datagrams are counted where they pass.
-        out.extend([0; 32]);
+        // Bytes and datagrams are counted where they pass, and connection ids are learnt there.
+        out.resize(2 * ADDRESS + SESSION, 0);
         out
     }
 }

@@ -422,9 +422,11 @@ fn s41_an_address_that_does_not_move_with_the_rule_is_said() {
     twins.wait_for(1, &second, 0, 1);
     twins.move_addresses(1);
     second.wait_for_log("Move both addresses together");
-    let copies = twins.read(1, &second, "/v1/forward")["copies"].clone();
-    let obstacle = copies["obstacle"].as_str().unwrap();
-    assert!(obstacle.contains(&own.to_string()), "{obstacle}");
+    wait_until("the status has the obstacle", || {
+        let obstacle = twins.read(1, &second, "/v1/forward")["copies"]["obstacle"].clone();
+        let said = obstacle.as_str();
+        said.is_some_and(|obstacle| obstacle.contains(&own.to_string()))
+    });
     // Back where the address is, the connection goes on.
     twins.move_addresses(0);
     echo(&mut stream, 1000);

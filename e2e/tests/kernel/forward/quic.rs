@@ -82,7 +82,9 @@ fn check_clients_of_quic_stay_with_their_member(family: Family, path: &str) {
     }
     let of_first = clients.iter().filter(|(_, first)| first == "a x").count();
     assert_eq!(of_first, 2, "turns");
-    assert!(machines.count_packets(&balancer, "by_connection_id") >= 12);
+    wait_until("the sessions of new addresses are counted", || {
+        machines.count_packets(&balancer, "by_connection_id") >= 12
+    });
     wait_until("the ids are counted", || {
         machines.forwarded(&balancer)["connection_ids"].as_u64() >= Some(4)
     });

@@ -67,6 +67,7 @@ impl Twins {
             last = self.read(balancer, process, "/v1/forward");
             let counts =
                 MEMBERS.map(|last_byte| count(&last, self.find_member(last_byte), "in_flight"));
+
             counts.iter().sum::<u64>() == in_flight && last["copies"]["copied_sessions"] == copied
         });
     }

@@ -39,10 +39,10 @@ fn split(datagram: &Datagram, id: u32, room: usize) -> Vec<Vec<u8>> {
     fragments
 }
 
-/// Puts a datagram together, and checks the identifications, lengths and checksums.
-fn join(fragments: &[Vec<u8>], id: u32) -> Datagram {
+/// Puts a datagram together, and checks the lengths and checksums. Returns the identification, too, which all have.
+fn join(fragments: &[Vec<u8>]) -> (Datagram, u32) {
     let mut whole = Vec::new();
-    let mut ends = None;
+    let (mut ends, mut id) = (None, None);
     for (number, frame) in fragments.iter().enumerate() {
         let (from, to, payload) = read_frame(frame);
         let word = |at: usize| u16::from_be_bytes(*frame[at..].first_chunk().unwrap());
@@ -59,6 +59,7 @@ fn join(fragments: &[Vec<u8>], id: u32) -> Datagram {
             let flags = u16::from_be_bytes(*payload[2..].first_chunk().unwrap());
             (flags >> 3, flags & 1 != 0, of, &payload[8..])
         };
+        let id = *id.get_or_insert(of);
         assert_eq!((usize::from(offset) * 8, of), (whole.len(), id));
         assert_eq!(has_more, number + 1 < fragments.len());
         whole.extend(part);
@@ -66,7 +67,8 @@ fn join(fragments: &[Vec<u8>], id: u32) -> Datagram {
         assert_eq!(known, (from, to), "fragments go to one receiver");
     }
     let (from, to) = ends.unwrap();
-    Datagram::read(&write_frame(&write_ip(from, to, 17, whole.len()), &whole))
+    let datagram = Datagram::read(&write_frame(&write_ip(from, to, 17, whole.len()), &whole));
+    (datagram, id.unwrap())
 }
 
 /// Gives the program fragments; `None` for those that it does not take.
@@ -81,7 +83,12 @@ fn pass_parts(forwarder: &Forwarder, interface: u32, datagram: &Datagram, id: u3
     let parts = split(datagram, id, FIRST);
     let sent = try_parts(forwarder, interface, &parts);
     let sent: Vec<_> = sent.into_iter().map(Option::unwrap).collect();
-    join(&sent, id)
+    let (sent, of) = join(&sent);
+    // Senders behind one address of the balancer may use the same identification.
+    if sent.from.ip() == datagram.from.ip() {
+        assert_eq!(of, id);
+    }
+    sent
 }
 
 fn is_left(fragments: &[Option<Vec<u8>>]) -> bool {
@@ -160,7 +167,7 @@ fn s41_fragments_of_several_datagrams_are_told_apart() {
                     list.push(send_frame(forwarder, interface, frame).unwrap());
                 }
             }
-            let (one, two) = (join(&sent[0], 1), join(&sent[1], 2));
+            let (one, two) = (join(&sent[0]).0, join(&sent[1]).0);
             assert_eq!((one.from.port(), two.from.port()), (4000, 4001));
             assert_ne!(one.to, two.to, "turns");
             // A number that comes again belongs to the datagram that has come last.
