@@ -16,8 +16,8 @@ export function check(schema, values, lines) {
   const one = (key, spec, value) => {
     const allowed = spec.allowed;
     if (value === false && /, or false$|true or false/.test(allowed)) return;
-    const list = /, or a list of such/.test(allowed);
-    if (list && Array.isArray(value)) return value.forEach((v, i) => one(`${key}[${i}]`, { ...spec, allowed: allowed.replace(/, or a list of such/, "") }, v));
+    const list = /, or a list(?=$|,)/.test(allowed);
+    if (list && Array.isArray(value)) return value.forEach((v, i) => one(`${key}[${i}]`, { ...spec, allowed: allowed.replace(/, or a list(?=$|,)/, "") }, v));
     let m;
     if (/^true or false/.test(allowed)) {
       if (typeof value !== "boolean") report(key, `not a yes or no; found ${JSON.stringify(value)}`, allowed);
@@ -28,7 +28,7 @@ export function check(schema, values, lines) {
       const t = time(value);
       if (t === null) report(key, `not a time; found ${JSON.stringify(value)}`, allowed);
       else if (t < time(m[1]) || t > time(m[2])) report(key, `out of range; found ${JSON.stringify(value)}`, allowed);
-    } else if (/^("[^"]+"(, | or |,)?)+(, or false|, or a list of such)?$/.test(allowed) && !allowed.includes(":NAME")) {
+    } else if (/^("[^"]+"(, | or |,)?)+(, or false|, or a list)?$/.test(allowed) && !allowed.includes(":NAME")) {
       const choices = [...allowed.matchAll(/"([^"]+)"/g)].map((x) => x[1]);
       if (!choices.includes(value)) report(key, `not valid here; found ${JSON.stringify(value)}`, allowed);
     } else if (/^an IP address with a port/.test(allowed)) {

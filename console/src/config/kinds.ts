@@ -71,8 +71,8 @@ export function specOf(schema: Schema, key: SchemaKey, path: Path): Spec {
   let rest = key.allowed;
   const optional = /, or false$/.test(rest);
   rest = rest.replace(/, or false$/, "");
-  const list = /, or a list of such$/.test(rest);
-  rest = rest.replace(/, or a list of such$/, "");
+  const list = /, or a list$/.test(rest);
+  rest = rest.replace(/, or a list$/, "");
   const spec = (kind: Kind): Spec => ({ kind, list: list && kind.type !== "table", optional, hint: key.allowed });
   let match: RegExpExecArray | null;
 

@@ -64,6 +64,7 @@ pub use model::parse::{
     parse_with,
 };
 pub use model::parts::{GeneratedPart, GeneratedParts};
+pub use model::name_set::NameSet;
 pub use model::priority::{ClientPriority, PRIORITY};
 pub use model::process::Process;
 pub use model::protocol::{MemberProtocol, SendProxy, Source};

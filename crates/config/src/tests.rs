@@ -824,7 +824,7 @@ fn some_names_pass_through_where_tls_of_others_ends() {
     let passed = |lines: &str| {
         let config = parse("test.toml", &with(lines)).unwrap();
         let rule = &config.rules[0];
-        rule.passed_groups()
+        rule.passed_groups(&rule.passed_names())
             .into_iter()
             .map(str::to_owned)
             .collect::<Vec<_>>()

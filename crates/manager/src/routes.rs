@@ -77,7 +77,7 @@ impl Routes {
                 let places = find_places(former, configs);
                 let find = |(config, place): (&Arc<config::Route>, Option<usize>)| {
                     let known = before.routes.list.get(place?)?;
-                    let is_same = (before.has_same_responses || config.responses.is_empty())
+                    let is_same = (before.has_same_responses || known.policies.is_empty())
                         && is_of_files(config, known, rule.auth.as_ref(), files);
                     is_same.then(|| Arc::clone(known))
                 };

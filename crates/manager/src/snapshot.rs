@@ -141,6 +141,16 @@ impl RuleSnapshot {
         self.first_passed.is_some_and(|first| place >= first)
     }
 
+    /// True if TLS of all clients ends at the balancer.
+    pub fn ends_all_tls(&self) -> bool {
+        self.rule.tls.is_some() && self.first_passed.is_none()
+    }
+
+    /// True if TLS of the clients of the group at a place ends at the balancer.
+    pub fn ends_tls_at(&self, place: usize) -> bool {
+        self.rule.tls.is_some() && !self.passes_through(place)
+    }
+
     /// Returns all groups of the rule: those that serve its clients, and those that get copies of requests.
     pub fn targets(&self) -> impl Iterator<Item = &Target> {
         let own = (!self.rule.group.is_empty()).then_some(&self.default_target);

@@ -316,7 +316,7 @@ fn serve_client(mut session: Session, client: Io, tasks: &Rc<Tasks>) {
 /// Serves a client of a rule with TLS.
 async fn serve_tls(session: Session, client: Io, server: Arc<Server>, tasks: Rc<Tasks>) {
     let limit = server.handshake_timeout;
-    let Some(client) = handshake::accept_tls(&session, client, &[], &server, limit).await else {
+    let Ok(client) = handshake::accept_tls(&session, client, &[], &server, limit).await else {
         return;
     };
     // An authority has seen what it was to see.

@@ -99,16 +99,28 @@ pub(crate) fn find_ended_target<'a>(
 ) -> Result<&'a Target, End> {
     let agreed = client.agreed_parameters();
     let name = agreed.and_then(|of| of.name.as_deref());
-    let place = rule.find_place(name);
-    place.map(|place| rule.target_at(place)).ok_or_else(|| {
-        session
-            .service
-            .metrics
-            .count_tls_failure(Cause::UnknownName);
-        let (rule, client) = (&session.service.name, session.peer);
-        tracing::debug!(%rule, %client, ?name, "a client is refused: no group has its TLS server name");
-        End::Refused
-    })
+    match rule.find_place(name) {
+        Some(place) if rule.ends_tls_at(place) => Ok(rule.target_at(place)),
+        // The member awaits TLS of the client, which has ended already.
+        Some(_) => Err(refuse_misled(session, client)),
+        None => {
+            let metrics = &session.service.metrics;
+            metrics.count_tls_failure(Cause::UnknownName);
+            let (rule, client) = (&session.service.name, session.peer);
+            tracing::debug!(%rule, %client, ?name, "a client is refused: no group has its TLS server name");
+            Err(End::Refused)
+        }
+    }
+}
+
+/// Refuses a client for which a change of the rule came too late: its TLS has ended, and should have passed through, or
+/// the other way round.
+pub(crate) fn refuse_misled(session: &Session, client: &Io) -> End {
+    session.service.metrics.terminated.add(1);
+    client.reset_on_drop();
+    let (rule, client) = (&session.service.name, session.peer);
+    tracing::debug!(%rule, %client, "a client is refused: the rule's TLS changed while the client connected");
+    End::Terminated
 }
 
 /// Ends TLS of a client whose first message was read. A client whose handshake fails has been told, and counted.
@@ -121,15 +133,12 @@ async fn end_tls(session: &Session, client: &mut Io, read: Option<Buffer>) -> Re
             accept_tls(session, plain, bytes, &server, server.handshake_timeout).await
         }
         // The configuration has changed meanwhile.
-        None => {
-            plain.reset_on_drop();
-            None
-        }
+        None => Err(refuse_misled(session, &plain)),
     };
     if let Some(read) = read {
         buffers.give_back(read);
     }
-    *client = Io::from(accepted.ok_or(End::Client)?);
+    *client = Io::from(accepted?);
     let agreed = client.agreed_parameters();
     match agreed.and_then(|agreed| agreed.protocol.as_deref()) {
         // An authority has seen what it was to see.

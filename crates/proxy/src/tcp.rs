@@ -34,15 +34,7 @@ pub(crate) async fn serve_tcp(session: Session, mut client: Io) {
     let (mut tries, mut retries) = (None, 0);
     let mut response_time = None;
     let mut server_name = None;
-    let target = match rule.names.is_empty() {
-        true => Ok(&rule.default_target),
-        false if rule.rule.tls.is_some() && rule.first_passed.is_none() => {
-            sni::find_ended_target(&session, &rule, &client)
-        }
-        false => {
-            find_named_target(&session, &rule, &mut client, &mut traffic, &mut server_name).await
-        }
-    };
+    let target = find_target(&session, &rule, &mut client, &mut traffic, &mut server_name).await;
     let end = match target {
         // It was told, and counted.
         Err(end) => end,
@@ -129,15 +121,26 @@ pub(crate) async fn serve_tcp(session: Session, mut client: Io) {
     session.log_record(false, record);
 }
 
-/// Finds the group of a client by the name that it asks for. What was read is the beginning of its
-/// traffic.
-async fn find_named_target<'a>(
+/// Finds the group of a client, by the name that it asks for if the rule has groups by name. What was read is the
+/// beginning of its traffic. A client that is refused has been told, and counted.
+async fn find_target<'a>(
     session: &Session,
     rule: &'a RuleSnapshot,
     client: &mut Io,
     traffic: &mut Traffic,
     server_name: &mut Option<Box<str>>,
 ) -> Result<&'a Target, End> {
+    // The rule may have changed since TLS of the client began, or was left out.
+    let has_ended = client.agreed_parameters().is_some();
+    if !has_ended && rule.ends_all_tls() {
+        return Err(sni::refuse_misled(session, client));
+    }
+    if rule.names.is_empty() {
+        return Ok(&rule.default_target);
+    }
+    if has_ended {
+        return sni::find_ended_target(session, rule, client);
+    }
     let mut name = None;
     let routed = Box::pin(sni::find_route(session, rule, client, &mut name)).await;
     if session.worker.log.borrow().is_some() {

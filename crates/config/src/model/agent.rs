@@ -501,7 +501,7 @@ impl Field for Vec<LoadId> {
     }
 
     fn allowed(&self, _: &Limits) -> String {
-        format!("{UTILISATIONS}, or a list of such")
+        format!("{UTILISATIONS}, or a list")
     }
 }
 

@@ -367,7 +367,7 @@ impl Field for Vec<u16> {
     }
 
     fn allowed(&self, _: &Limits) -> String {
-        format!("{CODES}, or a list of such")
+        format!("{CODES}, or a list")
     }
 }
 

@@ -75,7 +75,7 @@ impl Field for Mirrors {
     }
 
     fn allowed(&self, _: &Limits) -> String {
-        format!("{}, or a list of such", Mirror::ALLOWED)
+        format!("{}, or a list", Mirror::ALLOWED)
     }
 }
 

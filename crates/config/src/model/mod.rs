@@ -47,6 +47,7 @@ pub(crate) mod mirror;
 pub(crate) mod model_aliases;
 pub(crate) mod models;
 pub(crate) mod monitor;
+pub(crate) mod name_set;
 pub mod negotiator;
 pub(crate) mod node;
 pub(crate) mod orca;

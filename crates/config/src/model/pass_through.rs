@@ -1,5 +1,6 @@
-//! Checks of `pass_through`: names whose TLS passes through a rule that ends TLS of other clients.
+//! `pass_through`: names whose TLS passes through a rule that ends TLS of other clients.
 
+use super::name_set::NameSet;
 use super::rule::{Rule, UNNAMED};
 use crate::schema::report::Report;
 use crate::schema::table::Table;
@@ -18,17 +19,14 @@ pub(super) fn check_pass_through(rule: &Rule, table: &Table<'_>, report: &mut Re
             "without `tls` TLS of all clients passes through: remove this key, or add `tls`".into(),
         );
     }
+    let known: NameSet = rule.sni.keys().collect();
     for name in &rule.pass_through {
-        let is_known = rule
-            .sni
-            .keys()
-            .any(|known| known.eq_ignore_ascii_case(name));
         match name.as_str() {
             UNNAMED if rule.group.is_empty() => {
                 refuse("\"*\" stands for clients which go to the group of the rule, and there is none: add `group`".into());
             }
             UNNAMED => {}
-            _ if is_known => {}
+            _ if known.contains(name) => {}
             _ => refuse(format!(
                 "{name:?} is no name of `sni`: add the name there, with its group"
             )),

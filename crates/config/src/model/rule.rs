@@ -10,6 +10,7 @@ use super::compression::Compression;
 use super::ftp::FtpOptions;
 use super::http_options::{HTTP, HttpOptions};
 use super::limits::{Limits, RequestLimit};
+use super::name_set::NameSet;
 use super::priority::{ClientPriority, PRIORITY};
 use super::responses::{RESPONSES, Responses};
 use super::route::Routes;
@@ -151,16 +152,17 @@ impl Rule {
         )
     }
 
-    /// True if TLS of clients with a name of `sni` passes through to members, although the rule ends TLS. The name `*`
-    /// stands for clients that go to the group of the rule.
-    pub fn passes_through(&self, name: &str) -> bool {
-        { self.pass_through.iter() }.any(|passed| passed.eq_ignore_ascii_case(name))
+    /// Returns the names of clients whose TLS passes through to members although the rule ends TLS. The name `*` stands
+    /// for clients that go to the group of the rule.
+    pub fn passed_names(&self) -> NameSet {
+        self.pass_through.iter().collect()
     }
 
-    /// Returns the names of the groups whose clients' TLS passes through although the rule ends TLS, each once.
-    pub fn passed_groups(&self) -> Vec<&str> {
-        let named = { self.sni.iter() }.filter(|(name, _)| self.passes_through(name));
-        let own = Some(&self.group).filter(|_| self.passes_through(UNNAMED));
+    /// Returns the names of the groups whose clients' TLS passes through although the rule ends TLS, each once and in
+    /// order: those of the clients with the names `passed`.
+    pub fn passed_groups(&self, passed: &NameSet) -> Vec<&str> {
+        let named = { self.sni.iter() }.filter(|(name, _)| passed.contains(name));
+        let own = Some(&self.group).filter(|_| passed.contains(UNNAMED));
         let mut groups: Vec<&str> = named.map(|(_, group)| &**group).collect();
         groups.extend(own.map(|group| &**group).filter(|group| !group.is_empty()));
         groups.sort_unstable();

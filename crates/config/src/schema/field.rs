@@ -441,7 +441,7 @@ impl<E: Element> Field for Vec<E> {
     }
 
     fn allowed(&self, limits: &Limits) -> String {
-        format!("{}, or a list of such", E::blank().allowed(limits))
+        format!("{}, or a list", E::blank().allowed(limits))
     }
 }
 

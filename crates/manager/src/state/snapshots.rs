@@ -48,15 +48,9 @@ impl State {
         let others: Vec<&str> = others.copied().collect();
         let before = { old.rules.iter() }.find(|before| before.rule.name == rule.name);
         let (mut targets, configs) = self.next_targets(&rule, &others, before)?;
-        let passed = rule.passed_groups();
-        for name in &passed {
-            let target = self.make_target(&rule, self.find_group(name)?, true);
-            // What passes through is encrypted already.
-            targets.push(Arc::new(Target {
-                tls: None,
-                ..target
-            }));
-        }
+        let passed_names = rule.passed_names();
+        let passed = rule.passed_groups(&passed_names);
+        targets.extend(self.next_passed_targets(&rule, &passed, before)?);
         let own = match rule.group.is_empty() {
             true => Target {
                 policy: ResponsePolicy::new(rule.responses.clone(), files),
@@ -85,8 +79,8 @@ impl State {
             .chain([(&*rule.group, 0)])
             .collect();
         let first_passed = others.len() + 1;
-        let place = |name: &str, group: &str| match rule.passes_through(name) {
-            true => Some(passed.iter().position(|of| *of == group)? + first_passed),
+        let place = |name: &str, group: &str| match passed_names.contains(name) {
+            true => Some(passed.binary_search(&group).ok()? + first_passed),
             false => Some(*places.get(group)? as usize),
         };
         let unnamed = place(UNNAMED, &rule.group).filter(|_| !rule.group.is_empty());
@@ -163,6 +157,36 @@ impl State {
                 }
             };
             Some((target, Arc::clone(&entry.config)))
+        });
+        targets.collect()
+    }
+
+    /// The targets for clients whose TLS passes through to the groups `passed` although the rule ends TLS of others. A
+    /// target that is as it was in the snapshot `before` stays the same object. `None` if a group does not exist.
+    fn next_passed_targets(
+        &self,
+        rule: &Rule,
+        passed: &[&str],
+        before: Option<&Arc<RuleSnapshot>>,
+    ) -> Option<Vec<Arc<Target>>> {
+        let known = before.and_then(|before| {
+            let others = before.target_configs.len();
+            before.other_targets.get(others..)
+        });
+        let known = known.unwrap_or_default().iter();
+        let known: HashMap<*const GroupHandle, &Arc<Target>> = known
+            .map(|target| (Arc::as_ptr(&target.group), target))
+            .collect();
+        let targets = passed.iter().map(|name| {
+            let target = self.make_target(rule, self.find_group(name)?, true);
+            // What passes through is encrypted already.
+            let made = Target {
+                tls: None,
+                ..target
+            };
+            let same = known.get(&Arc::as_ptr(&made.group));
+            let same = same.filter(|target| made.is_like(target));
+            Some(same.map_or_else(|| Arc::new(made), |target| Arc::clone(target)))
         });
         targets.collect()
     }
@@ -373,6 +397,66 @@ mod tests {
                 after.routes.route_at(place)
             ));
         }
+    }
+
+    #[test]
+    fn a_route_with_fields_of_a_share_follows_maintenance_of_the_group() {
+        let share = "[[rule.web.routes]]\nname = \"d1\"\nhost = \"d1.example\"\n\
+                     groups = { b = { response_fields = { set = { X = \"1\" } } } }\n";
+        let text = text(&["a1", "b1", "c1"], share, "");
+        let mut state = next(&State::empty(), &text);
+        for (on, closed) in [
+            (Some(true), true),
+            (Some(false), false),
+            (Some(true), true),
+            (None, false),
+        ] {
+            let mut inputs = state.inputs.clone();
+            let live = &mut inputs.live.group_maintenance;
+            match on {
+                Some(on) => drop(live.insert("b".into(), on)),
+                None => drop(live.remove("b")),
+            }
+            apply(&mut state, inputs);
+            let rule = rule(&state);
+            let route = rule.routes.route_at(0);
+            assert_eq!(route.label.as_deref(), Some("d1"));
+            let policy = route.policy_at(2).unwrap();
+            assert_eq!(policy.is_in_maintenance(None), closed, "{on:?}");
+        }
+    }
+
+    #[test]
+    fn targets_for_tls_that_passes_through_stay_as_they_are() {
+        let text = |of_group: &str| {
+            format!(
+                "[rule.web]\nlisten = \"127.0.0.1:1\"\nprotocol = \"tcp\"\ngroup = \"b\"\n\
+                 tls = {{ certificates = \"a.pem\" }}\npass_through = [\"A.example\", \"*\"]\n\
+                 [rule.web.sni]\n\"a.example\" = \"a\"\n\"c.example\" = \"a\"\n\
+                 [group.a]\nmembers = [\"10.0.0.1:1\"]\n\
+                 [group.b]\nmembers = [\"10.0.0.1:1\"]\n{of_group}"
+            )
+        };
+        let mut state = next(&State::empty(), &text(""));
+        let first = rule(&state);
+        // The group `a`, then `a` and `b` for TLS that passes through.
+        assert_eq!(first.other_targets.len(), 3);
+        assert!(!first.ends_all_tls());
+        for (name, place, ends) in [
+            (Some("a.example"), 2, false),
+            (Some("c.example"), 1, true),
+            (Some("d.example"), 3, false),
+            (None, 3, false),
+        ] {
+            assert_eq!(first.find_place(name), Some(place), "{name:?}");
+            assert_eq!(first.ends_tls_at(place), ends, "{name:?}");
+        }
+        let inputs = state.inputs.clone();
+        apply(&mut state, inputs);
+        assert!(Arc::ptr_eq(&first, &rule(&state)));
+        change(&mut state, &text("send_proxy = \"v2\"\n"));
+        let second = rule(&state);
+        assert_eq!(same_targets(&first, &second), [true, true, false]);
     }
 
     #[test]

@@ -497,7 +497,7 @@ impl<'a> Control<'a> {
         let server = self.tls.clone()?;
         let limit = server.handshake_timeout;
         let secured = handshake::accept_tls(self.session, client, &[], &server, limit);
-        let secured = Box::pin(secured).await?;
+        let secured = Box::pin(secured).await.ok()?;
         self.conversation.mark_secured();
         Some(Io::from(secured))
     }

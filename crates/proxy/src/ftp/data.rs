@@ -335,8 +335,9 @@ impl Waiting {
                 let limit = rule.rule.ftp.data_timeout;
                 let secured = handshake::accept_tls(session, Io::from(client), &[], server, limit);
                 match Box::pin(secured).await {
-                    Some(client) => Io::from(client),
-                    None => {
+                    Ok(client) => Io::from(client),
+                    // It was counted.
+                    Err(_) => {
                         Io::from(member).reset_on_drop();
                         return End::Client;
                     }

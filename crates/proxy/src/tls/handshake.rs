@@ -13,6 +13,7 @@ use evenkeel_tls::handshake::{Cause, ServerHandshake};
 use evenkeel_tls::server::Server;
 
 use super::connection::{SilentMember, Tls};
+use crate::access::End;
 use crate::bound_request::BoundRequest;
 use crate::connection::PeerConnection;
 use crate::io::Io;
@@ -28,25 +29,26 @@ const HANDSHAKE_BYTES: usize = 32 * 1024;
 /// Memory of a connection beside what every client has, in bytes: two keys and what makes others.
 const IDLE_BYTES: usize = 4 * 1024;
 
-/// Does the handshake with a client. `read` are bytes that were read from the client already.
+/// Does the handshake with a client. `read` are bytes that were read from the client already. A failure has
+/// been counted.
 pub(crate) async fn accept_tls(
     session: &Session,
     client: Io,
     read: &[u8],
     server: &Server,
     limit: Duration,
-) -> Option<PeerConnection> {
+) -> Result<PeerConnection, End> {
     let (worker, metrics) = (&session.worker, &session.service.metrics);
     let charges = [HANDSHAKE_BYTES, IDLE_BYTES].map(|bytes| worker.memory.take(bytes));
     let [Ok(_handshake), Ok(idle)] = charges else {
         Shortage::Memory.report_failure("do the TLS handshake with a client");
         metrics.refused_exhausted.add(1);
         client.reset_on_drop();
-        return None;
+        return Err(End::Exhausted);
     };
     let Some(socket) = client.into_socket() else {
         metrics.refused_exhausted.add(1);
-        return None;
+        return Err(End::Exhausted);
     };
     session.watch.arm_deadline(limit);
     let mut accepting = ServerHandshake::new(socket, server).with_input(read);
@@ -62,17 +64,23 @@ pub(crate) async fn accept_tls(
                 false => metrics.tls_full.add(1),
             }
             let tls = Tls::new(stream, agreed, &worker.memory, idle, None);
-            return Some(PeerConnection::Tls(Box::new(tls)));
+            Ok(PeerConnection::Tls(Box::new(tls)))
         }
         Ok(Err(failure)) => {
             metrics.count_tls_failure(failure.cause);
             let (rule, client) = (&session.service.name, session.peer);
             tracing::debug!(%rule, %client, cause = failure.cause.name(), %failure, "the TLS handshake with a client failed");
+            Err(End::Client)
         }
-        Err(Stop::Expired) => metrics.tls_timeout.add(1),
-        Err(Stop::Cut) => metrics.terminated.add(1),
+        Err(Stop::Expired) => {
+            metrics.tls_timeout.add(1);
+            Err(End::ClientTimeout)
+        }
+        Err(Stop::Cut) => {
+            metrics.terminated.add(1);
+            Err(End::Terminated)
+        }
     }
-    None
 }
 
 /// Does the handshake with a member over a connection that was just opened. Answers whether HTTP/2
