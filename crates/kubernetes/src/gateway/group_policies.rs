@@ -99,6 +99,8 @@ type Findings = Vec<(PolicyTarget, Option<Refusal>)>;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct GroupPolicies {
     layers: BTreeMap<Target, Arc<Layer>>,
+    /// Targets of policies with which the configuration cannot be made.
+    held: BTreeMap<Target, ObjectName>,
     findings: BTreeMap<ObjectName, Findings>,
 }
 
@@ -206,7 +208,12 @@ impl GroupPolicies {
             });
             let targets = spec.target_refs.iter().take(MAX_TARGETS).map(|target| {
                 let found = match problem {
-                    Some(message) => Err(("Invalid", message.clone())),
+                    Some(message) => {
+                        if refused.is_some() {
+                            policies.hold_target(target, &layer, objects);
+                        }
+                        Err(("Invalid", message.clone()))
+                    }
                     None => find_target(target, &name.namespace, objects),
                 };
                 let refusal = found
@@ -221,18 +228,31 @@ impl GroupPolicies {
         policies
     }
 
+    /// Keeps a target of a policy with which the configuration cannot be made from younger policies: one after the other,
+    /// they would take a round of the translation each.
+    fn hold_target(&mut self, target: &PolicyTarget, layer: &Layer, objects: &Objects) {
+        let found = find_target(target, &layer.policy.namespace, objects)
+            .and_then(|found| check_rule_target(found, layer));
+        if let Ok(found) = found
+            && !self.layers.contains_key(&found)
+        {
+            let policy = || layer.policy.clone();
+            self.held.entry(found).or_insert_with(policy);
+        }
+    }
+
     /// Lets a policy hold for a target.
     ///
     /// # Errors
     ///
     /// An older policy holds for the target.
     fn add_layer(&mut self, target: Target, layer: &Arc<Layer>) -> Result<(), Refusal> {
-        if let Some(known) = self.layers.get(&target)
-            && known.policy != layer.policy
+        let known = self.layers.get(&target).map(|known| &known.policy);
+        if let Some(known) = known.or_else(|| self.held.get(&target))
+            && *known != layer.policy
         {
             let message = format!(
-                "EvenkeelPolicy {} is older and has the same target; remove one of them",
-                known.policy
+                "EvenkeelPolicy {known} is older and has the same target; remove one of them"
             );
             return Err(("Conflicted", message));
         }
@@ -315,8 +335,13 @@ impl GroupPolicies {
         (!tuning.policies.is_empty()).then(|| Arc::new(tuning))
     }
 
-    /// Makes the status of a policy: an entry for each target.
-    pub(crate) fn show_policy(&self, policy: &EvenkeelPolicy, controller: &str) -> Value {
+    /// Makes the status of a policy: an entry for each target. `refused` has rules that cannot have keys of the policy.
+    pub(crate) fn show_policy(
+        &self,
+        policy: &EvenkeelPolicy,
+        refused: &BTreeMap<Owner, String>,
+        controller: &str,
+    ) -> Value {
         let (name, generation) = (policy.metadata.object_name(), policy.metadata.generation);
         let findings = self.findings.get(&name).into_iter().flatten();
         let mut ancestors: Vec<Value> = Vec::new();
@@ -339,7 +364,13 @@ impl GroupPolicies {
             }
             let accepted = match refusal {
                 Some((reason, message)) => Condition::fails("Accepted", reason, message),
-                None => Condition::holds("Accepted", "Accepted"),
+                None => Condition {
+                    message: find_kind(target)
+                        .filter(|kind| *kind == Kind::Gateway)
+                        .and_then(|_| Self::show_rule_refusals(&name, refused))
+                        .unwrap_or_default(),
+                    ..Condition::holds("Accepted", "Accepted")
+                },
             };
             ancestors.push(json!({
                 "ancestorRef": reference,

@@ -21,6 +21,8 @@ pub enum Owner {
     Group(String),
     /// EvenkeelPolicy of groups.
     Policy(ObjectName),
+    /// Keys of a gateway's EvenkeelPolicy in the rule with this name only.
+    PolicyAtRule(ObjectName, String),
 }
 
 /// Kind of a part of the text.

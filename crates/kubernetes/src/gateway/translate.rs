@@ -24,7 +24,7 @@ use super::objects::{
 };
 use super::policies::{Policies, PolicyAncestors};
 use super::pools::{self, PoolParents};
-use super::rule_policies::RuleLine;
+use super::rule_policies::RuleKeys;
 use super::settings::Settings;
 use super::text::{Owner, Text, is_host};
 
@@ -111,10 +111,10 @@ struct Work<'o> {
     statuses: Vec<Arc<Status>>,
     rules: BTreeMap<String, Vec<Owner>>,
     /// Keys of rules that policies set, by the names of the rules.
-    rule_lines: BTreeMap<String, Vec<RuleLine>>,
+    rule_lines: BTreeMap<String, RuleKeys>,
     /// Groups by host and by the name of a cookie that binds clients of the host to the group.
     cookies: HashMap<(Option<String>, String), String>,
-    /// Rules that contradict rules of older routes, with the reason.
+    /// Rules that contradict rules of older routes, and policies that contradict their rules, with the reason.
     contradictions: Vec<(Owner, String)>,
     /// Server names that have a target, by the numbers of the frontends.
     server_names: HashSet<(usize, Option<String>)>,
@@ -449,7 +449,8 @@ impl<'o> Work<'o> {
             self.note_status(Kind::BackendTlsPolicy, &policy.metadata, status);
         }
         for policy in objects.evenkeel_policies.values() {
-            let status = (self.policies.groups).show_policy(policy, &self.settings.controller);
+            let (groups, controller) = (&self.policies.groups, &self.settings.controller);
+            let status = groups.show_policy(policy, self.refused, controller);
             self.note_status(Kind::EvenkeelPolicy, &policy.metadata, status);
         }
         for gateway in self.gateways.clone() {

@@ -244,3 +244,128 @@ fn the_kernel_needs_an_address_to_listen_on() {
     assert!(message.contains("name each address"), "{message}");
     assert_eq!(parent_conditions(&translation, Kind::TcpRoute, "db"), GOOD);
 }
+
+#[test]
+fn policies_of_routes_that_need_the_proxy_are_left_out_at_once() {
+    let mut cluster = cluster();
+    cluster.gateway(
+        "t",
+        json!([{ "name": "tls", "port": 8443, "protocol": "TLS", "tls": { "mode": "Passthrough" } }]),
+    );
+    for number in 0..1_000 {
+        let (name, host) = (format!("t{number}"), format!("t{number}.example.org"));
+        let (parents, rules) = (json!([{ "name": "t" }]), json!([{ "backendRefs": web() }]));
+        cluster.route_at(Kind::TlsRoute, &name, parents, json!([host]), rules);
+        let keys = match number {
+            0 => json!({ "rule": { "forward": "proxy", "return_path": "route" } }),
+            1 => json!({ "rule": { "udp": { "answer_timeout": "1s" } } }),
+            _ => json!({ "rule": { "forward": "kernel", "return_path": "nat" } }),
+        };
+        put(&mut cluster, &name, (Kind::TlsRoute, &name), keys);
+    }
+    let translation = translate_here(&cluster);
+    assert!(translation.rounds <= 3, "{} rounds", translation.rounds);
+    assert_eq!(condition(&translation, "t0").0, ACCEPTED);
+    for (name, wanted) in [
+        ("t1", "udp: a rule with `sni`"),
+        (
+            "t2",
+            "forward: with \"kernel\" the rule cannot have `sni`, which needs the proxy",
+        ),
+        ("t999", "cannot have `sni`"),
+    ] {
+        let (conditions, message) = condition(&translation, name);
+        assert_eq!(conditions, INVALID, "{name}");
+        assert!(message.contains(wanted), "{name}: {message}");
+        assert_eq!(parent_conditions(&translation, Kind::TlsRoute, name), GOOD);
+    }
+    let rule = rule(&translation, "kubernetes.8443");
+    assert_eq!(rule.forward, Forward::Proxy);
+    assert_eq!(rule.sni.len(), 1_000);
+}
+
+#[test]
+fn many_policies_of_a_target_take_a_few_rounds() {
+    let mut cluster = cluster();
+    for number in 0..100 {
+        let keys = json!({ "rule": { "forward": "kernel" } });
+        let name = format!("p{number:02}");
+        put(&mut cluster, &name, (Kind::TcpRoute, "db"), keys);
+    }
+    // The kernel cannot forward for all addresses.
+    let translation = translate_at(&cluster, "0.0.0.0");
+    assert!(translation.rounds <= 3, "{} rounds", translation.rounds);
+    assert_eq!(condition(&translation, "p00").0, INVALID);
+    let conflicted = ["Accepted=False/Conflicted"];
+    assert_eq!(condition(&translation, "p99").0, conflicted);
+    assert_eq!(parent_conditions(&translation, Kind::TcpRoute, "db"), GOOD);
+}
+
+#[test]
+fn members_that_need_the_proxy_leave_out_the_policies_of_all_rules_at_once() {
+    let mut cluster = cluster();
+    let ports = 10_000..10_060_u16;
+    let listeners = ports
+        .clone()
+        .map(|port| json!({ "name": format!("l{port}"), "port": port, "protocol": "TCP" }));
+    cluster.gateway("many", listeners.collect());
+    for port in ports {
+        let name = format!("r{port}");
+        let parents = json!([{ "name": "many", "port": port }]);
+        let rules = json!([{ "backendRefs": web() }]);
+        cluster.route_at(Kind::TcpRoute, &name, parents, Value::Null, rules);
+        let keys = json!({ "rule": { "forward": "kernel" } });
+        put(&mut cluster, &name, (Kind::TcpRoute, &name), keys);
+    }
+    let group = json!({ "group": { "send_proxy": "v2" } });
+    put(&mut cluster, "b", (Kind::Service, "web"), group);
+    let translation = translate_here(&cluster);
+    assert!(translation.rounds <= 3, "{} rounds", translation.rounds);
+    assert_eq!(condition(&translation, "r10000").0, INVALID);
+    assert_eq!(condition(&translation, "r10059").0, INVALID);
+    assert_eq!(condition(&translation, "b").0, ACCEPTED);
+}
+
+#[test]
+fn a_route_takes_the_policy_of_its_gateway_from_no_other_route() {
+    let gateway = json!({ "rule": { "forward": "kernel", "return_path": "nat" } });
+    for (target, keys, left_out, others) in [
+        (
+            (Kind::TcpRoute, "db"),
+            json!({ "rule": { "forward": "proxy" } }),
+            "kubernetes.5432",
+            "kubernetes.53.udp",
+        ),
+        (
+            (Kind::UdpRoute, "dns"),
+            json!({ "rule": { "udp": { "session": "datagram" } } }),
+            "kubernetes.53.udp",
+            "kubernetes.5432",
+        ),
+        (
+            (Kind::Service, "web"),
+            json!({ "group": { "send_proxy": "v2" } }),
+            "kubernetes.5432",
+            "kubernetes.53.udp",
+        ),
+    ] {
+        let mut cluster = cluster();
+        put(&mut cluster, "a", (Kind::Gateway, "g"), gateway.clone());
+        put(&mut cluster, "b", target, keys.clone());
+        let translation = translate_here(&cluster);
+        let (conditions, message) = condition(&translation, "a");
+        assert_eq!(conditions, ACCEPTED, "{keys}");
+        // The route's own choice is no fault of the gateway's policy.
+        let is_told = target.0 != Kind::TcpRoute;
+        assert_eq!(message.contains(left_out), is_told, "{keys}: {message}");
+        assert_eq!(condition(&translation, "b").0, ACCEPTED, "{keys}");
+        let own = rule(&translation, left_out);
+        assert_eq!(own.forward, Forward::Proxy, "{keys}");
+        let other = rule(&translation, others);
+        assert_eq!(
+            (other.forward, other.return_path),
+            (Forward::Kernel, ReturnPath::Nat),
+            "{keys}"
+        );
+    }
+}

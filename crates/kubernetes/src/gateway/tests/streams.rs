@@ -156,6 +156,42 @@ fn a_mode_without_certificates_keeps_the_other_mode_serving() {
 }
 
 #[test]
+fn a_name_without_a_certificate_gets_to_no_wider_listener() {
+    let ended = "b.example.com";
+    for certificate in [false, true] {
+        let mut cluster = Cluster::new();
+        if certificate {
+            put_certificate(&mut cluster, "good");
+        }
+        let mut other = tls_listener("other", ended, "Terminate");
+        other["tls"]["certificateRefs"] = json!([{ "name": "good" }]);
+        cluster.gateway(
+            "g",
+            json!([
+                tls_listener("ends", "a.example.org", "Terminate"),
+                tls_listener("passes", "*.example.org", "Passthrough"),
+                other,
+            ]),
+        );
+        put_tls_route(&mut cluster, "one", "a.example.org", "ends", "web");
+        put_tls_route(&mut cluster, "two", "*.example.org", "passes", "web");
+        put_tls_route(&mut cluster, "three", ended, "other", "web");
+        let rule = only_rule(&cluster.translate());
+        assert_eq!(rule.tls.is_some(), certificate);
+        let mut wanted = names(&[("a.example.org", NOBODY), ("**.example.org", WEB)]);
+        if certificate {
+            wanted.insert(ended.into(), WEB.into());
+        }
+        assert_eq!(rule.sni, wanted);
+        assert_eq!(rule.group, NOBODY);
+        // TLS of the name does not pass through, wherever TLS ends here.
+        let passing = ["**.example.org", "*"];
+        let passing = passing.iter().filter(|_| certificate);
+        assert!(rule.pass_through.iter().eq(passing));
+    }
+}
+
+#[test]
 fn a_name_whose_service_is_missing_gets_to_no_other_route() {
     let mut cluster = Cluster::new();
     cluster.gateway("g", json!([tls_listener("tls", "", "Passthrough")]));

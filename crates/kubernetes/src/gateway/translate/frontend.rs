@@ -8,6 +8,7 @@ use evenkeel_config::UNNAMED;
 
 use super::super::attach::covers_host;
 use super::super::listeners::{Class, ListenerState};
+use super::super::rule_policies::{RuleKeys, RulePlace};
 use super::super::text::{Owner, quote, quote_list, write_host};
 use super::entry::Entry;
 use super::{StreamTarget, Work, rank_host};
@@ -39,24 +40,42 @@ impl Work<'_> {
         self.text.line("]");
     }
 
-    /// Writes the keys of a rule that policies set, each in a line that belongs to its policy.
+    /// Writes the keys of a rule that policies set, each in a line that belongs to its policy. Where TLS ends here, or names
+    /// choose the group, the proxy serves the connections: all policies of routes that want anything else are noted at once.
     fn write_rule_lines(
         &mut self,
         name: &str,
         class: Class,
         serving: &[usize],
+        ends_tls: bool,
         targets: &[StreamTarget],
     ) {
         let routes = targets.iter().map(|target| target.owner.as_ref());
+        let is_tls = matches!(class, Class::Passthrough | Class::Terminate);
+        let has_names = targets.iter().any(|target| target.host.is_some());
+        if is_tls && (ends_tls || has_names) {
+            let key = if ends_tls { "tls" } else { "sni" };
+            let unfit = (self.policies.groups).list_unfit_policies(key, routes);
+            self.contradictions.extend(unfit);
+            return;
+        }
         let gateways = serving.iter().filter_map(|of| self.listeners.get(*of));
         let gateways = gateways.map(|of| of.gateway.metadata.object_name());
-        let lines = (self.policies.groups).list_rule_lines(class, routes, gateways);
-        for (line, policy) in &lines {
-            self.text.begin(Owner::Policy(policy.clone()));
+        let place = RulePlace {
+            name,
+            class,
+            refused: self.refused,
+        };
+        let lines = (self.policies.groups).list_rule_lines(&place, routes, gateways);
+        for (line, owner) in &lines {
+            self.text.begin(owner.clone());
             self.text.line(&line.write());
         }
         if !lines.is_empty() {
-            self.rule_lines.insert(name.to_owned(), lines);
+            let target = targets.iter().find(|target| target.host.is_none());
+            let group = target.map(|target| target.group.clone());
+            self.rule_lines
+                .insert(name.to_owned(), RuleKeys { group, lines });
         }
     }
 
@@ -74,11 +93,11 @@ impl Work<'_> {
             _ => "tcp",
         };
         self.text.line(&format!("protocol = {}", quote(protocol)));
-        self.write_rule_lines(name, class, serving, targets);
-        self.text.begin(owner.clone());
         let ends_tls = { serving.iter() }
             .filter_map(|number| self.listeners.get(*number)?.class)
             .any(Class::ends_tls);
+        self.write_rule_lines(name, class, serving, ends_tls, targets);
+        self.text.begin(owner.clone());
         if let Some(target) = targets.iter().find(|target| target.host.is_none()) {
             self.text.begin(target.owner.clone());
             self.text.line(&format!("group = {}", quote(&target.group)));
@@ -129,6 +148,7 @@ impl Work<'_> {
             .copied()
             .filter(|of| self.listeners.get(*of).is_some_and(ListenerState::serves))
             .collect();
+        let all = frontend.listeners.clone();
         let first = serving
             .first()
             .and_then(|number| self.listeners.get(*number));
@@ -171,7 +191,7 @@ impl Work<'_> {
         ));
         if is_stream {
             if matches!(class, Class::Passthrough | Class::Terminate) {
-                self.add_refusals(&serving, &mut targets);
+                self.add_refusals(&all, &serving, &mut targets);
             }
             self.write_stream((&name, &rule), class, &serving, &owner, &targets);
             return;

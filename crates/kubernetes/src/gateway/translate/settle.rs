@@ -11,7 +11,7 @@ use std::sync::Arc;
 use evenkeel_config::{Errors, GeneratedParser, Problem};
 
 use super::super::objects::{Kind, Objects, StreamRoute};
-use super::super::rule_policies::find_rule_culprit;
+use super::super::rule_policies::find_rule_culprits;
 use super::super::settings::Settings;
 use super::super::text::{Owner, Text};
 use super::entry::Entry;
@@ -138,8 +138,9 @@ impl Work<'_> {
             let message = || show_problem(problem);
             match self.text.owner_of(problem.line) {
                 Some(Owner::Group(name)) => {
-                    if let Some(policy) = find_rule_culprit(&self.rule_lines, problem) {
-                        found.push((Owner::Policy(policy.clone()), show_problem(problem)));
+                    let culprits = find_rule_culprits(&self.rule_lines, name, problem);
+                    if !culprits.is_empty() {
+                        found.extend(culprits.into_iter().map(|of| (of.clone(), message())));
                         continue;
                     }
                     let tuning = self.groups.tuning_of(name);

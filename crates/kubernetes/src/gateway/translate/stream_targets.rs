@@ -58,11 +58,20 @@ impl Work<'_> {
     }
 
     /// Adds refusals at a port for TLS: clients of a listener never get to routes of a less specific listener, and where TLS
-    /// passes through, the connection of a client that no route is for is reset. `serving` are the listeners.
-    pub(super) fn add_refusals(&mut self, serving: &[usize], targets: &mut Vec<StreamTarget>) {
-        let listeners: Vec<_> = { serving.iter() }
-            .filter_map(|number| self.listeners.get(*number))
-            .collect();
+    /// passes through, the connection of a client that no route is for is reset. `all` are the listeners of the port without a
+    /// conflict, and `serving` those of them that serve clients: the names of a listener without a usable certificate are
+    /// refused, too.
+    pub(super) fn add_refusals(
+        &mut self,
+        all: &[usize],
+        serving: &[usize],
+        targets: &mut Vec<StreamTarget>,
+    ) {
+        let find = |numbers: &[usize]| -> Vec<_> {
+            let found = numbers.iter().filter_map(|of| self.listeners.get(*of));
+            found.collect()
+        };
+        let listeners = find(all);
         let hosts: Vec<_> = listeners.iter().map(|of| host_of(of)).collect();
         let mut refused = Vec::new();
         for (listener, host) in listeners.iter().zip(&hosts) {
@@ -77,7 +86,7 @@ impl Work<'_> {
                 refused.push((host.clone(), listener.owner(), passes(listener)));
             }
         }
-        let passing = listeners.iter().find(|of| passes(of));
+        let passing = find(serving).into_iter().find(|of| passes(of));
         if let Some(listener) = passing
             && targets.iter().all(|target| target.host.is_some())
         {
