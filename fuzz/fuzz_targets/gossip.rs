@@ -10,7 +10,7 @@ use evenkeel_core::time::Instant;
 use evenkeel_gossip::message::{Hello, NotesPart, Welcome};
 use evenkeel_gossip::reading::{LOADS, Reading};
 use evenkeel_gossip::seal::{self, Header, Kind};
-use evenkeel_gossip::work::WorkReport;
+use evenkeel_gossip::work_report::WorkReport;
 use evenkeel_gossip::{Fleet, Id, Settings};
 use evenkeel_wire::reporting::keys::{Key, Keys};
 use libfuzzer_sys::fuzz_target;

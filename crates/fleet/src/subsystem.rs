@@ -50,7 +50,7 @@ const LOOK_UP: Duration = Duration::from_secs(10);
 
 /// Interval in which the balancer looks at how long requests take at the members of a group, and how many are
 /// in flight.
-pub(crate) const LEARN: Duration = flights::INTERVAL;
+const LEARN: Duration = flights::INTERVAL;
 
 // A datagram has room for every body of copies.
 const _: () = assert!(copy_queues::MAX_BODY <= Fleet::MAX_COPIES);
@@ -316,7 +316,7 @@ impl FleetExchange for Gossip {
         state.learn_at.insert(name.to_owned(), now.after(LEARN));
         let shares = state.config.as_ref().is_some_and(|config| config.in_flight);
         in_flight(fleet, group, shares, now);
-        exchange_work(fleet, group, now);
+        exchange_work(fleet, group, number, shares, now);
         let settings = group.settings();
         let (window, decay) = (settings.ejection.window, settings.latency_decay);
         let known = group.members().iter().map(|member| {
@@ -345,7 +345,7 @@ impl FleetExchange for Gossip {
 }
 
 /// Returns the number that stands for a member.
-pub(crate) fn number(member: &Member) -> u64 {
+fn number(member: &Member) -> u64 {
     name_key(&member.address.to_string())
 }
 

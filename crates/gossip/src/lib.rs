@@ -15,7 +15,7 @@
 //! | [`ejection`], `ejections` | members that balancers have ejected |
 //! | [`reading`], [`readings`] | loads that one balancer reads for all |
 //! | `copies` | copies of connections that kernels forward: carried, and not read |
-//! | [`work`] | work at engines for language models |
+//! | [`work_report`] | work at engines for language models |
 //! | `service`, `flight` | times that requests take at members, and numbers of requests in flight |
 //! | `board`, [`note`] | notes, and the copies that others have of them |
 //! | [`seal`], [`message`] | datagrams |
@@ -51,7 +51,8 @@ mod service;
 mod swim;
 #[cfg(test)]
 mod tests;
-pub mod work;
+mod work;
+pub mod work_report;
 
 pub use fleet::{Fleet, Settings};
 pub use id::Id;

@@ -10,7 +10,7 @@ use crate::board::Copy;
 use crate::id::Id;
 use crate::reading::Heard;
 use crate::seal::Kind;
-use crate::work::HeardWork;
+use crate::work_report::HeardWork;
 
 /// Messages that wait for a token.
 pub(crate) const MAX_QUEUE: usize = 8;

@@ -15,7 +15,7 @@ use crate::outcome::Outcome;
 use crate::peer::{Inbound, MAX_PENDING, Out, is_due};
 use crate::reading::Heard;
 use crate::seal::{self, Header, Kind, MAX_INNER};
-use crate::work::HeardWork;
+use crate::work_report::HeardWork;
 
 /// A balancer was heard "lately" if it was within this time.
 const LATELY: Duration = Duration::from_millis(400);

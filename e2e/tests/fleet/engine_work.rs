@@ -63,7 +63,7 @@ fn start(
         address.as_str().unwrap().parse().unwrap()
     });
     let beginning = match keys {
-        Some(keys) => among_others("127.0.0.1", name, join, keys),
+        Some(keys) => among_others("127.0.0.1", name, join, keys) + "in_flight = true\n",
         None => "workers = 1\n[admin]\nlisten = \"127.0.0.1:0\"\n".to_owned(),
     };
     let members = engines.iter().map(|engine| engine.address().to_string());
