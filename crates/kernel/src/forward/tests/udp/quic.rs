@@ -339,7 +339,7 @@ fn s41_connection_ids_of_all_lengths_are_found_and_others_are_not_entered() {
         // The longest id that matches has the client.
         let base = &of_length[4].0;
         let long = [base, &[9; 4][..]].concat();
-        let other = (3001..3003).find_map(|port| {
+        let other = (3001..3010).find_map(|port| {
             let sent = clients.send(port, write_long(1, &make_id(port.into()), b""));
             (sent.to != of_length[4].1).then_some(sent)
         });
