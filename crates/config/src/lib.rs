@@ -57,6 +57,7 @@ pub use model::mirror::{MAX_MIRRORS, MIRRORED, Mirror, Mirrors};
 pub use model::model_aliases::{ModelAlias, ModelAliases};
 pub use model::models::{ModelGroups, Models};
 pub use model::monitor::{Monitor, MonitorAddress, MonitorHost, MonitorKind};
+pub use model::name_set::NameSet;
 pub use model::negotiator::{Class, Cluster, Negotiator, Quantum, Terms};
 pub use model::node::Node;
 pub use model::parse::{
@@ -64,7 +65,6 @@ pub use model::parse::{
     parse_with,
 };
 pub use model::parts::{GeneratedPart, GeneratedParts};
-pub use model::name_set::NameSet;
 pub use model::priority::{ClientPriority, PRIORITY};
 pub use model::process::Process;
 pub use model::protocol::{MemberProtocol, SendProxy, Source};
