@@ -234,6 +234,54 @@ fn measure_address(address: SocketAddr) -> usize {
     if address.is_ipv4() { 6 } else { 18 }
 }
 
+/// Addresses of a copy.
+struct CopyAddresses {
+    client: SocketAddr,
+    listener: SocketAddr,
+    member: SocketAddr,
+    source: Option<SocketAddr>,
+}
+
+impl CopyAddresses {
+    /// Returns the number of bytes with the flags before them.
+    fn measure(&self) -> usize {
+        1 + self.count() * measure_address(self.client)
+    }
+
+    fn count(&self) -> usize {
+        if self.source.is_some() { 4 } else { 3 }
+    }
+
+    /// Writes the flags of a copy, with those that say which addresses follow, and the addresses. `None` if the addresses
+    /// are of two families: nothing is written then.
+    fn encode(&self, flags: u8, out: &mut Vec<u8>) -> Option<()> {
+        let last = self.source.unwrap_or(self.client);
+        let all = [self.client, self.listener, self.member, last];
+        out.push(find_family(&all)? | flags | bit(self.source.is_some(), HAS_SOURCE));
+        let addresses = all.into_iter().take(self.count());
+        addresses.for_each(|address| put_address(out, address));
+        Some(())
+    }
+
+    /// Reads the addresses that the flags of a copy say.
+    fn decode(input: &mut Input<'_>, flags: u8) -> Option<Self> {
+        Some(CopyAddresses {
+            client: read_address(input, flags)?,
+            listener: read_address(input, flags)?,
+            member: read_address(input, flags)?,
+            source: match flags & HAS_SOURCE {
+                0 => None,
+                _ => Some(read_address(input, flags)?),
+            },
+        })
+    }
+}
+
+/// Returns a flag if it is set.
+fn bit(is_set: bool, flag: u8) -> u8 {
+    if is_set { flag } else { 0 }
+}
+
 impl ConnectionEnd {
     /// Returns the number of bytes in a message.
     pub fn measure(&self) -> usize {
@@ -264,34 +312,28 @@ impl ConnectionEnd {
 }
 
 impl ConnectionCopy {
+    fn addresses(&self) -> CopyAddresses {
+        CopyAddresses {
+            client: self.client,
+            listener: self.listener,
+            member: self.member,
+            source: self.source,
+        }
+    }
+
     /// Returns the number of bytes in a message.
     pub fn measure(&self) -> usize {
-        let addresses = if self.source.is_some() { 4 } else { 3 };
-        1 + addresses * measure_address(self.client) + 28
+        self.addresses().measure() + 28
     }
 
     fn encode(&self, out: &mut Vec<u8>) {
-        let all = [
-            self.client,
-            self.listener,
-            self.member,
-            self.source.unwrap_or(self.client),
-        ];
-        let Some(family) = find_family(&all) else {
+        let flags = bit(self.is_direct, IS_DIRECT)
+            | bit(self.is_answered, IS_ANSWERED)
+            | bit(self.has_client_fin, CLIENT_FIN)
+            | bit(self.has_member_fin, MEMBER_FIN);
+        if self.addresses().encode(flags, out).is_none() {
             return;
-        };
-        let bit = |is_set, bit| if is_set { bit } else { 0 };
-        out.push(
-            family
-                | bit(self.is_direct, IS_DIRECT)
-                | bit(self.is_answered, IS_ANSWERED)
-                | bit(self.has_client_fin, CLIENT_FIN)
-                | bit(self.has_member_fin, MEMBER_FIN)
-                | bit(self.source.is_some(), HAS_SOURCE),
-        );
-        let given = if self.source.is_some() { 4 } else { 3 };
-        let addresses = all.into_iter().take(given);
-        addresses.for_each(|address| put_address(out, address));
+        }
         let numbers = [
             self.client_side.next,
             self.client_side.acked,
@@ -311,13 +353,12 @@ impl ConnectionCopy {
         if flags & !known != 0 || flags & (IS_DIRECT | HAS_SOURCE) == IS_DIRECT | HAS_SOURCE {
             return None;
         }
-        let client = read_address(input, flags)?;
-        let listener = read_address(input, flags)?;
-        let member = read_address(input, flags)?;
-        let source = match flags & HAS_SOURCE {
-            0 => None,
-            _ => Some(read_address(input, flags)?),
-        };
+        let CopyAddresses {
+            client,
+            listener,
+            member,
+            source,
+        } = CopyAddresses::decode(input, flags)?;
         let mut read_side = || {
             Some(SideNumbers {
                 next: input.read_u32()?,
@@ -346,29 +387,25 @@ impl ConnectionCopy {
 }
 
 impl SessionCopy {
+    fn addresses(&self) -> CopyAddresses {
+        CopyAddresses {
+            client: self.client,
+            listener: self.listener,
+            member: self.member,
+            source: self.source,
+        }
+    }
+
     /// Returns the number of bytes in a message.
     pub fn measure(&self) -> usize {
-        let addresses = if self.source.is_some() { 4 } else { 3 };
-        1 + addresses * measure_address(self.client) + 8
+        self.addresses().measure() + 8
     }
 
     fn encode(&self, out: &mut Vec<u8>) {
-        let all = [
-            self.client,
-            self.listener,
-            self.member,
-            self.source.unwrap_or(self.client),
-        ];
-        let Some(family) = find_family(&all) else {
+        let flags = bit(self.is_answered, IS_ANSWERED);
+        if self.addresses().encode(flags, out).is_none() {
             return;
-        };
-        let bit = |is_set, bit| if is_set { bit } else { 0 };
-        out.push(
-            family | bit(self.is_answered, IS_ANSWERED) | bit(self.source.is_some(), HAS_SOURCE),
-        );
-        let given = if self.source.is_some() { 4 } else { 3 };
-        let addresses = all.into_iter().take(given);
-        addresses.for_each(|address| put_address(out, address));
+        }
         out.extend(self.age_ms.to_be_bytes());
         out.extend(self.silence_ms.to_be_bytes());
     }
@@ -378,13 +415,12 @@ impl SessionCopy {
         if flags & !(IS_V6 | IS_ANSWERED | HAS_SOURCE) != 0 {
             return None;
         }
-        let client = read_address(input, flags)?;
-        let listener = read_address(input, flags)?;
-        let member = read_address(input, flags)?;
-        let source = match flags & HAS_SOURCE {
-            0 => None,
-            _ => Some(read_address(input, flags)?),
-        };
+        let CopyAddresses {
+            client,
+            listener,
+            member,
+            source,
+        } = CopyAddresses::decode(input, flags)?;
         let (age_ms, silence_ms) = (input.read_u32()?, input.read_u32()?);
         (silence_ms <= age_ms).then_some(SessionCopy {
             client,
