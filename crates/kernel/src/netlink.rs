@@ -2,6 +2,7 @@
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::os::fd::OwnedFd;
 
 use rustix::net::netlink::SocketAddrNetlink;
 use rustix::net::{
@@ -72,26 +73,12 @@ pub(crate) fn remove_from_loopback(ip: IpAddr) -> io::Result<()> {
 ///
 /// The kernel does not tell.
 pub fn list_ingress_filters(interface: u32) -> io::Result<Vec<u32>> {
-    let socket = socket_with(
-        AddressFamily::NETLINK,
-        SocketType::RAW,
-        SocketFlags::CLOEXEC,
-        None, // NETLINK_ROUTE
-    )?;
-    // struct nlmsghdr, then struct tcmsg: the handle of no filter, and all filters of the parent.
-    let mut question = ((HEADER + FILTER) as u32).to_ne_bytes().to_vec();
-    question.extend(RTM_GETTFILTER.to_ne_bytes());
-    question.extend((NLM_F_REQUEST | NLM_F_DUMP).to_ne_bytes());
-    question.extend([0; 8 + 4]);
+    // struct tcmsg: the handle of no filter, and all filters of the parent.
+    let mut body = vec![0; 4];
     for word in [interface, 0, TC_INGRESS, 0] {
-        question.extend(word.to_ne_bytes());
+        body.extend(word.to_ne_bytes());
     }
-    sendto(
-        &socket,
-        &question,
-        SendFlags::empty(),
-        &SocketAddrNetlink::new(0, 0),
-    )?;
+    let socket = send_request(RTM_GETTFILTER, NLM_F_DUMP, &body)?;
     let mut priorities = Vec::new();
     let mut buffer = vec![0; 1 << 16];
     loop {
@@ -185,6 +172,14 @@ fn read_router(mut attributes: &[u8]) -> Option<IpAddr> {
 /// Sends a request to the kernel, and returns the body of its answer, which is empty if the kernel only says that it has
 /// done what it was asked for.
 fn request(kind: u16, flags: u16, body: &[u8]) -> io::Result<Vec<u8>> {
+    let socket = send_request(kind, flags, body)?;
+    let mut buffer = vec![0; 16 << 10];
+    let (length, _) = recv(&socket, buffer.as_mut_slice(), RecvFlags::empty())?;
+    read_answer(buffer.get(..length).unwrap_or_default())
+}
+
+/// Sends a request to the kernel. Returns the socket that gets the answer.
+fn send_request(kind: u16, flags: u16, body: &[u8]) -> io::Result<OwnedFd> {
     let socket = socket_with(
         AddressFamily::NETLINK,
         SocketType::RAW,
@@ -203,9 +198,7 @@ fn request(kind: u16, flags: u16, body: &[u8]) -> io::Result<Vec<u8>> {
         SendFlags::empty(),
         &SocketAddrNetlink::new(0, 0),
     )?;
-    let mut buffer = vec![0; 16 << 10];
-    let (length, _) = recv(&socket, buffer.as_mut_slice(), RecvFlags::empty())?;
-    read_answer(buffer.get(..length).unwrap_or_default())
+    Ok(socket)
 }
 
 /// Reads the kernel's answer to a request.
