@@ -152,8 +152,7 @@ impl State {
                 Some(known) if is_same(&known) => Arc::clone(known.1),
                 known => {
                     let made = self.make_target(rule, entry, is_served);
-                    let same = known.filter(|(_, target)| made.is_like(target));
-                    same.map_or_else(|| Arc::new(made), |(_, target)| Arc::clone(target))
+                    keep_target(made, known.map(|(_, target)| target))
                 }
             };
             Some((target, Arc::clone(&entry.config)))
@@ -184,9 +183,8 @@ impl State {
                 tls: None,
                 ..target
             };
-            let same = known.get(&Arc::as_ptr(&made.group));
-            let same = same.filter(|target| made.is_like(target));
-            Some(same.map_or_else(|| Arc::new(made), |target| Arc::clone(target)))
+            let before = known.get(&Arc::as_ptr(&made.group)).copied();
+            Some(keep_target(made, before))
         });
         targets.collect()
     }
@@ -309,6 +307,12 @@ fn same_objects<T>(a: &[Arc<T>], b: &[Arc<T>]) -> bool {
     a.len() == b.len() && a.iter().zip(b).all(|(a, b)| Arc::ptr_eq(a, b))
 }
 
+/// The target before if it is as the new one: clients see no difference.
+fn keep_target(made: Target, before: Option<&Arc<Target>>) -> Arc<Target> {
+    let same = before.filter(|target| made.is_like(target));
+    same.map_or_else(|| Arc::new(made), Arc::clone)
+}
+
 #[cfg(test)]
 mod tests {
     use evenkeel_core::time::Instant;
@@ -399,6 +403,17 @@ mod tests {
         }
     }
 
+    /// Sets the maintenance of a group live; `None` leaves it to the configuration.
+    fn set_maintenance(state: &mut State, group: &str, on: Option<bool>) {
+        let mut inputs = state.inputs.clone();
+        let live = &mut inputs.live.group_maintenance;
+        match on {
+            Some(on) => drop(live.insert(group.into(), on)),
+            None => drop(live.remove(group)),
+        }
+        apply(state, inputs);
+    }
+
     #[test]
     fn a_route_with_fields_of_a_share_follows_maintenance_of_the_group() {
         let share = "[[rule.web.routes]]\nname = \"d1\"\nhost = \"d1.example\"\n\
@@ -411,13 +426,7 @@ mod tests {
             (Some(true), true),
             (None, false),
         ] {
-            let mut inputs = state.inputs.clone();
-            let live = &mut inputs.live.group_maintenance;
-            match on {
-                Some(on) => drop(live.insert("b".into(), on)),
-                None => drop(live.remove("b")),
-            }
-            apply(&mut state, inputs);
+            set_maintenance(&mut state, "b", on);
             let rule = rule(&state);
             let route = rule.routes.route_at(0);
             assert_eq!(route.label.as_deref(), Some("d1"));
@@ -494,13 +503,7 @@ mod tests {
             (Some(true), true),
             (None, false),
         ] {
-            let mut inputs = state.inputs.clone();
-            let live = &mut inputs.live.group_maintenance;
-            match on {
-                Some(on) => drop(live.insert("c".into(), on)),
-                None => drop(live.remove("c")),
-            }
-            apply(&mut state, inputs);
+            set_maintenance(&mut state, "c", on);
             assert_eq!(is_closed(&rule(&state)), [false, false, closed]);
         }
         // So does that of a group whose own setting it overrides.
@@ -510,13 +513,7 @@ mod tests {
         );
         assert_eq!(is_closed(&rule(&state)), [false, true, false]);
         for (on, closed) in [(Some(false), false), (None, true)] {
-            let mut inputs = state.inputs.clone();
-            let live = &mut inputs.live.group_maintenance;
-            match on {
-                Some(on) => drop(live.insert("b".into(), on)),
-                None => drop(live.remove("b")),
-            }
-            apply(&mut state, inputs);
+            set_maintenance(&mut state, "b", on);
             assert_eq!(is_closed(&rule(&state)), [false, closed, false]);
         }
         // A route that is gone takes its target away.
