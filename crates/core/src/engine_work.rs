@@ -99,6 +99,12 @@ impl WorkElsewhere {
 pub(crate) struct WorkMoment<'a>(&'a [AtomicU64]);
 
 impl WorkMoment<'_> {
+    /// True if no other balancer has work.
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// Work at the engine with this number.
     #[inline]
     pub(crate) fn get(&self, number: usize) -> EngineWork {

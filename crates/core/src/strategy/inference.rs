@@ -100,7 +100,10 @@ fn pick_among(
             key: view.name_hash(index),
             weight: view.member_weight(index),
             extra_seconds: view.penalty(index),
-            load: add_elsewhere(read_engine_load(view, index), elsewhere.get(member)),
+            load: match elsewhere.is_empty() {
+                true => read_engine_load(view, index),
+                false => add_elsewhere(read_engine_load(view, index), elsewhere.get(member)),
+            },
         })
     });
     let now = view.decision_time().as_nanos();
