@@ -31,7 +31,7 @@ help:
 	@echo "make bench-load  how fast and how late the load generator is itself, and wrk (two minutes)"
 	@echo "make bench-corba  the CORBA service: overhead, effectiveness, scalability, forwards, relay"
 	@echo "make bench-kernel  the kernel load monitor: accuracy, latency, cost, balance (as root; BENCH_QUICK=1 for six minutes)"
-	@echo "make bench-l4  rules that the kernel forwards beside the proxy, nftables and IPVS; UDP rules beside nginx and Envoy (as root; 17 minutes, BENCH_QUICK=1 for four)"
+	@echo "make bench-l4  rules that the kernel forwards beside the proxy, nftables and IPVS; UDP rules beside nginx and Envoy (as root; 20 minutes, BENCH_QUICK=1 for four)"
 	@echo "make lab     the experiments of five papers in virtual time: figures, verdicts and pages in lab/results (LAB=NAME selects)"
 	@echo "make regret  how far each strategy is from the best one in 2,000 random worlds (half an hour): bench/results/regret"
 	@echo "make experiment  the QoS broker's policies on three Apaches (EXPERIMENT_TIMES=1 for four minutes)"
