@@ -34,6 +34,16 @@ impl EngineWork {
         }
     }
 
+    /// Less of both, of each number: work that is there for longer than a moment.
+    #[must_use]
+    pub fn least_of(self, other: EngineWork) -> EngineWork {
+        EngineWork {
+            queued_tokens: self.queued_tokens.min(other.queued_tokens),
+            waiting: self.waiting.min(other.waiting),
+            streams: self.streams.min(other.streams),
+        }
+    }
+
     /// Packs the work into a word: 32 bits of tokens, 16 of each number of requests.
     fn pack(self) -> u64 {
         let short = |count: u32| u64::from(count.min(u32::from(u16::MAX)));

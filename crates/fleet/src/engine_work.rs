@@ -2,32 +2,29 @@
 
 use std::time::Duration;
 
-use evenkeel_control::flights;
 use evenkeel_core::group::Group;
 use evenkeel_core::member::Member;
 use evenkeel_core::time::Instant;
 use evenkeel_gossip::Fleet;
 
 /// Time for which sums of the work of other balancers count, unless they are renewed.
-const COUNTS: Duration = flights::INTERVAL.saturating_mul(2);
+const COUNTS: Duration = Duration::from_secs(2);
 
 /// Tells the other balancers the work at the engines of a group, and counts the work of the others. Groups with another
-/// strategy have no work to tell. `number` finds the number for a member's address. With `counts`, the work of the others
-/// counts for choices: that work is up to two seconds old, so balancers agree less on new prompts.
+/// strategy have no work to tell. `number` finds the number for a member's address. To be called in each round.
 pub(crate) fn exchange_work(
     fleet: &mut Fleet,
     group: &Group,
     number: impl Fn(&Member) -> u64,
-    counts: bool,
     now: Instant,
 ) {
+    if group.engines().is_none() {
+        return;
+    }
     let members = group.members().iter().enumerate();
     let own = members
         .filter_map(|(index, member)| Some((number(member), group.engine_work(index, now)?)));
     fleet.announce_work(group.name(), own);
-    if group.engines().is_none() || !counts {
-        return;
-    }
     let others = fleet.work_of_others(group.name(), now);
     let work = |index: usize| {
         let member = group.members().get(index).filter(|_| !others.is_empty());

@@ -12,6 +12,7 @@
 mod engine_work;
 mod metrics;
 mod prompts;
+mod sent_prompts;
 mod shared_loads;
 pub mod status;
 mod subsystem;

@@ -69,7 +69,7 @@ pub(crate) fn write_families(out: &mut Exposition, fleet: Option<&FleetStatus>) 
 /// A counter of the fleet: name, help, and its value.
 type FleetCounter = (&'static str, &'static str, fn(&FleetStatus) -> u64);
 
-const COUNTERS: [FleetCounter; 6] = [
+const COUNTERS: [FleetCounter; 8] = [
     (
         "evenkeel_fleet_sent_total",
         "Datagrams sent to other balancers.",
@@ -99,5 +99,15 @@ const COUNTERS: [FleetCounter; 6] = [
         "evenkeel_fleet_missed_total",
         "How often this balancer found that another one is gone.",
         |fleet| fleet.missed,
+    ),
+    (
+        "evenkeel_fleet_prompts_told_total",
+        "Prompts at engines for language models that this balancer has told the others.",
+        |fleet| fleet.prompts_told,
+    ),
+    (
+        "evenkeel_fleet_prompts_heard_total",
+        "Prompts at engines for language models, or parts of long ones, that others have told.",
+        |fleet| fleet.prompts_heard,
     ),
 ];

@@ -33,6 +33,12 @@ pub struct FleetStatus {
     pub received_bytes: u64,
     /// Number of times that this balancer began to decide upon the alerts of a group.
     pub takeovers: u64,
+    /// Number of prompts at engines for language models that this balancer has told the others.
+    #[serde(default)]
+    pub prompts_told: u64,
+    /// Number of such prompts, or parts of them, that the others have told.
+    #[serde(default)]
+    pub prompts_heard: u64,
     /// Number of locations whose loads this balancer reads for all.
     #[serde(default)]
     pub locations_read: usize,
@@ -131,6 +137,8 @@ impl FleetStatus {
             sent_bytes: counters.sent_bytes,
             received_bytes: counters.received_bytes,
             takeovers: counters.claims,
+            prompts_told: counters.prompts_told,
+            prompts_heard: counters.prompts_heard,
             locations_read: fleet.locations_read(),
             missed: counters.missed,
         }

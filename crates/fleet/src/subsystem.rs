@@ -36,6 +36,7 @@ use tracing::{debug, info, warn};
 
 use crate::engine_work::exchange_work;
 use crate::metrics;
+use crate::sent_prompts::exchange_prompts;
 use crate::shared_loads::{Shared, SharedLoads};
 use crate::status::FleetStatus;
 
@@ -310,13 +311,20 @@ impl FleetExchange for Gossip {
         let (Some(fleet), true) = (&mut state.fleet, state.groups.contains(name)) else {
             return;
         };
-        if state.rests || state.learn_at.get(name).is_some_and(|&at| now < at) {
+        if state.rests {
+            return;
+        }
+        exchange_work(fleet, group, number, now);
+        exchange_prompts(fleet, group, number);
+        if fleet.has_out() {
+            self.task.wake_thread();
+        }
+        if state.learn_at.get(name).is_some_and(|&at| now < at) {
             return;
         }
         state.learn_at.insert(name.to_owned(), now.after(LEARN));
         let shares = state.config.as_ref().is_some_and(|config| config.in_flight);
         in_flight(fleet, group, shares, now);
-        exchange_work(fleet, group, number, shares, now);
         let settings = group.settings();
         let (window, decay) = (settings.ejection.window, settings.latency_decay);
         let known = group.members().iter().map(|member| {

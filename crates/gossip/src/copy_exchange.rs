@@ -21,15 +21,7 @@ impl Fleet {
         if body.len() > MAX_COPIES {
             return;
         }
-        let there = self.peers.iter();
-        let there = there.filter(|(_, peer)| peer.active && peer.out.is_some());
-        let there = there.map(|(address, _)| *address);
-        let receivers: Vec<_> = there
-            .filter(|address| to.is_none_or(|to| to == *address))
-            .collect();
-        for address in receivers {
-            self.send_to(address, Kind::Copies, body);
-        }
+        self.send_body(Kind::Copies, to, body);
     }
 
     /// Takes the bodies about copies that others have sent since the last call, each with the sender, and the number of

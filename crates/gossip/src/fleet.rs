@@ -30,6 +30,7 @@ use crate::message::Hello;
 use crate::note::{Key, Note};
 use crate::outcome::Counters;
 use crate::peer::{Peer, is_due};
+use crate::prompt_report::ToldPrompt;
 use crate::reading::Readings;
 use crate::seal::Kind;
 use crate::swim::Swim;
@@ -124,6 +125,8 @@ pub struct Fleet {
     pub(crate) told_work: BTreeMap<u64, Vec<u64>>,
     pub(crate) readings: Readings,
     pub(crate) copies: Copies,
+    /// Prompts that others have sent to engines, by group.
+    pub(crate) heard_prompts: BTreeMap<u64, Vec<ToldPrompt>>,
     pub(crate) digest: u32,
     /// True if it is to be worked out again which balancer owns which group.
     pub(crate) dirty: bool,
@@ -191,6 +194,7 @@ impl Fleet {
             told_work: BTreeMap::new(),
             readings: Readings::default(),
             copies: Copies::default(),
+            heard_prompts: BTreeMap::new(),
             digest: 0,
             dirty: false,
             ready: false,

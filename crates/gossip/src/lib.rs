@@ -15,7 +15,8 @@
 //! | [`ejection`], `ejections` | members that balancers have ejected |
 //! | [`reading`], [`readings`] | loads that one balancer reads for all |
 //! | `copies` | copies of connections that kernels forward: carried, and not read |
-//! | [`work_report`] | work at engines for language models |
+//! | [`work_report`], `work` | work at engines for language models |
+//! | [`prompt_report`], `prompts` | prompts that balancers have sent there |
 //! | `service`, `flight` | times that requests take at members, and numbers of requests in flight |
 //! | `board`, [`note`] | notes, and the copies that others have of them |
 //! | [`seal`], [`message`] | datagrams |
@@ -42,6 +43,8 @@ pub mod note;
 pub mod outcome;
 pub mod owners;
 mod peer;
+pub mod prompt_report;
+mod prompts;
 pub mod reading;
 pub mod readings;
 mod receiver;

@@ -83,6 +83,10 @@ pub struct Counters {
     pub claims: u64,
     /// Number of times that this balancer has found that another one is gone.
     pub missed: u64,
+    /// Prompts at engines that this balancer has told the others.
+    pub prompts_told: u64,
+    /// Prompts at engines, or parts of them, that others have told and that were taken.
+    pub prompts_heard: u64,
 }
 
 /// Length of the headers of IPv4 and UDP, in bytes.

@@ -128,6 +128,10 @@ impl Fleet {
                 self.hear_work(from, body, header.count, now)?;
                 Some(Outcome::Taken)
             }
+            Kind::Prompts => {
+                self.hear_prompts(body)?;
+                Some(Outcome::Taken)
+            }
             Kind::Copies => {
                 self.keep_copies(from, body);
                 Some(Outcome::Taken)

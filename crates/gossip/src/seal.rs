@@ -49,6 +49,8 @@ pub enum Kind {
     Copies = 8,
     /// Work of the sender at engines for language models.
     Work = 9,
+    /// Prompts that the sender has sent to engines for language models.
+    Prompts = 10,
 }
 
 /// Header with which every datagram begins, after magic and version.

@@ -14,6 +14,19 @@ use crate::seal::{self, Header, Kind, MAX_BODY};
 const RESEND: Duration = Duration::from_millis(100);
 
 impl Fleet {
+    /// Sends a body to a balancer, or with `None` to all. A balancer that is not there, or has given no token yet, gets none.
+    pub(crate) fn send_body(&mut self, kind: Kind, to: Option<SocketAddr>, body: &[u8]) {
+        let there = self.peers.iter();
+        let there = there.filter(|(_, peer)| peer.active && peer.out.is_some());
+        let there = there.map(|(address, _)| *address);
+        let receivers: Vec<_> = there
+            .filter(|address| to.is_none_or(|to| to == *address))
+            .collect();
+        for address in receivers {
+            self.send_to(address, kind, body);
+        }
+    }
+
     /// Sends sheets to all who are to get one now.
     pub(crate) fn flush(&mut self, now: Instant) {
         let (head, mut known) = (self.board.last_change(), u64::MAX);

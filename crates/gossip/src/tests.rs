@@ -14,6 +14,7 @@ use crate::ejection::Ejection;
 use crate::fleet::SILENT;
 use crate::note::{self, Note};
 use crate::outcome::Outcome;
+use crate::prompt_report::PromptBodies;
 use crate::reading::Reading;
 use crate::readings::Reader;
 use crate::{Fleet, Id, Role, Settings};
@@ -929,12 +930,16 @@ fn work(number: u32) -> EngineWork {
     }
 }
 
-/// Lets a balancer tell its work at members of a group.
+/// Lets a balancer tell its work at members of a group twice, so that the work counts.
 fn tell_work(net: &mut Net, of: usize, group: &str, members: &[(u64, u32)]) {
-    let members = members.iter();
-    let members = members.map(|(member, number)| (*member, work(*number)));
-    net.fleet(of).announce_work(group, members);
-    net.send(of);
+    for _ in 0..2 {
+        let members = members.iter();
+        let members = members.map(|(member, number)| (*member, work(*number)));
+        net.fleet(of).announce_work(group, members);
+        net.send(of);
+        // A datagram that overtakes the one before makes that one late.
+        net.run(ms(50));
+    }
 }
 
 /// Returns the work of others at the first three members of a group, by the number of their streams.
@@ -969,7 +974,7 @@ fn work_at_engines_is_added_up() {
     assert_eq!(net.fleet(1).counters().sent, sent + 2, "one to each of two");
     // Work that is not told again expires.
     tell_work(&mut net, 0, "a", &[(1, 5)]);
-    net.run(ms(2900));
+    net.run(ms(2850));
     assert_eq!(hear_work(&mut net, 2, "a"), [5, 0, 0]);
     net.run(ms(200));
     assert_eq!(hear_work(&mut net, 2, "a"), [0, 0, 0]);
@@ -1121,6 +1126,49 @@ fn where_the_network_is_cut_each_side_has_a_reader() {
         here += usize::from(readers == [Reader::Here; 2]);
     }
     assert_eq!(here, 2, "one on each side");
+}
+
+#[test]
+fn prompts_at_engines_reach_balancers_with_the_group_once() {
+    let mut net = Net::new(3, 41);
+    net.until(ms(10_000), |net| net.agrees());
+    let links: Vec<u64> = (0..500).collect();
+    let mut bodies = PromptBodies::new("a");
+    bodies.add_prompt(7, 4000, &links);
+    bodies.add_prompt(8, 1, &[9]);
+    let mut strange = PromptBodies::new("not here");
+    strange.add_prompt(7, 1, &[9]);
+    assert!(net.fleet(0).has_listener());
+    for bodies in [&bodies, &strange] {
+        net.fleet(0).send_prompts(bodies);
+    }
+    net.send(0);
+    net.run(ms(100));
+    for at in [1, 2] {
+        let mut prompts = net.fleet(at).take_prompts("a");
+        // The network may turn datagrams round.
+        prompts.sort_by_key(|prompt| (prompt.member, prompt.links.first().copied()));
+        let tokens = prompts.iter().map(|prompt| prompt.unread_tokens);
+        assert_eq!(tokens.sum::<u32>(), 4001);
+        let last = prompts.pop().unwrap();
+        assert_eq!((last.member, last.links), (8, vec![9]));
+        let all = prompts.into_iter().flat_map(|prompt| prompt.links);
+        assert_eq!(all.collect::<Vec<_>>(), links);
+        assert_eq!(net.fleet(at).take_prompts("a"), []);
+        assert_eq!(net.fleet(at).take_prompts("not here"), []);
+    }
+    assert_eq!(net.fleet(0).counters().prompts_told, 3);
+    assert_eq!(net.fleet(0).take_prompts("a"), []);
+    // What nobody takes is bounded.
+    net.delay = Duration::ZERO;
+    for _ in 0..100 {
+        let mut bodies = PromptBodies::new("a");
+        (0..90).for_each(|link| bodies.add_prompt(7, 1, &[link]));
+        net.fleet(0).send_prompts(&bodies);
+        net.run(ms(5));
+    }
+    net.run(ms(500));
+    assert_eq!(net.fleet(1).take_prompts("a").len(), 4096);
 }
 
 #[test]

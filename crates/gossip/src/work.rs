@@ -29,16 +29,11 @@ impl Fleet {
         if !busy.is_empty() {
             self.told_work.insert(group, busy);
         }
-        let there = self.peers.iter();
-        let there = there.filter(|(_, peer)| peer.active && peer.out.is_some());
-        let there: Vec<_> = there.map(|(address, _)| *address).collect();
         let all: Vec<(u64, EngineWork)> = all.into_iter().collect();
         for members in all.chunks(MAX_ENTRIES) {
             let members = members.to_vec();
             let body = WorkReport { group, members }.encode();
-            for address in &there {
-                self.send_to(*address, Kind::Work, &body);
-            }
+            self.send_body(Kind::Work, None, &body);
         }
     }
 
@@ -76,5 +71,7 @@ impl Fleet {
     pub(crate) fn forget_work(&mut self) {
         let groups = &self.groups;
         self.told_work.retain(|group, _| groups.contains_key(group));
+        let heard = &mut self.heard_prompts;
+        heard.retain(|group, _| groups.contains_key(group));
     }
 }

@@ -1,5 +1,6 @@
 //! A group of engines: everything that is known of its members, and the steps of a request.
 
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::chain::Chain;
@@ -11,6 +12,7 @@ use crate::fleet::FleetSpeed;
 use crate::index::Index;
 use crate::memory::{FIRST_SPAN, MemberMemory, Prediction, PredictionResult};
 use crate::queue::{MemberQueue, QueueEntry, QueueMoment};
+use crate::sent_prompts::SentPrompts;
 use crate::speed::{LearningTime, MemberSpeed};
 use crate::tokens::TokenFigures;
 use crate::usage::Usage;
@@ -55,6 +57,8 @@ pub struct EngineGroup {
     fleet: FleetSpeed,
     tokens: TokenFigures,
     copies: CopyCredits,
+    /// Prompts that were sent, once somebody follows them.
+    sent: OnceLock<SentPrompts>,
     decay_seconds: f32,
 }
 
@@ -213,6 +217,7 @@ impl EngineGroup {
             fleet: FleetSpeed::default(),
             tokens: TokenFigures::default(),
             copies: CopyCredits::default(),
+            sent: OnceLock::new(),
             decay_seconds: settings.decay_seconds,
         }
     }
@@ -345,6 +350,9 @@ impl EngineGroup {
         let stamp = memory.advance_clock(unread as u64);
         self.index
             .record_chain(links, member, stamp, &self.memories);
+        if let Some(sent) = self.sent.get() {
+            sent.note_prompt(links, member, unread as u32);
+        }
         let queued = queue
             .read_moment(speeds.delay, speeds.read, now_nanos)
             .queued_tokens;
@@ -366,6 +374,21 @@ impl EngineGroup {
             prompt_bytes: plan.facts.chain.prompt_bytes(),
             prompt_tokens: plan.work.prompt_tokens,
         })
+    }
+
+    /// Prompts that are sent to members, which are noted from the first call on.
+    pub fn follow_prompts(&self) -> &SentPrompts {
+        self.sent.get_or_init(SentPrompts::default)
+    }
+
+    /// Records that another balancer has sent a prompt to a member, which has read this many tokens of the prompt and holds all
+    /// of its blocks.
+    pub fn record_elsewhere(&self, links: &[u64], member: usize, unread_tokens: u32) {
+        if let Some(memory) = self.memories.get(member) {
+            let stamp = memory.advance_clock(u64::from(unread_tokens));
+            self.index
+                .record_chain(links, member, stamp, &self.memories);
+        }
     }
 
     /// Takes events with parts of the answer; the first ones are the first token.

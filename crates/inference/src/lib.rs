@@ -78,6 +78,7 @@ pub mod model_name;
 pub mod queue;
 mod regression;
 pub mod scanner;
+pub mod sent_prompts;
 pub mod share;
 pub mod speed;
 pub mod tokens;

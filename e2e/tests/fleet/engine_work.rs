@@ -1,5 +1,6 @@
 //! Balancers of a fleet tell each other their work at engines for language models: a balancer sends prompts to an engine
-//! that is free, and not to an engine where another balancer's requests wait.
+//! that is free, and not to an engine where another balancer's requests wait. They tell each other which prompts they have sent,
+//! too: a balancer sends a prompt to the engine where another balancer has sent it.
 //!
 //! Engines leave some requests without an answer, and answer all others at once. Answers have no usage and are no
 //! streams, so no speed is learnt and no time decides.
@@ -63,7 +64,7 @@ fn start(
         address.as_str().unwrap().parse().unwrap()
     });
     let beginning = match keys {
-        Some(keys) => among_others("127.0.0.1", name, join, keys) + "in_flight = true\n",
+        Some(keys) => among_others("127.0.0.1", name, join, keys),
         None => "workers = 1\n[admin]\nlisten = \"127.0.0.1:0\"\n".to_owned(),
     };
     let members = engines.iter().map(|engine| engine.address().to_string());
@@ -133,4 +134,37 @@ fn a_balancer_sees_the_queue_of_another_one_at_an_engine() {
         elsewhere(&second) == (0.0, 0)
     });
     assert!(count_at_first(&second, engines, 1) > 0);
+}
+
+#[test]
+fn a_balancer_knows_the_prompts_that_another_one_has_sent() {
+    let folder = Folder::new();
+    let keys = key_file(&folder);
+    let (known, other) = (Engine::start(), Engine::start());
+    let first = start("lb-0", Some(&keys), None, &[&known]);
+    let second = start("lb-1", Some(&keys), Some(&first), &[&known, &other]);
+    let stranger = start("lb-2", None, None, &[&known, &other]);
+    wait_until("the first balancer knows the second one", || {
+        let fleet = first.admin_json("/v1/fleet");
+        fleet["balancers"][0]["state"] == "up"
+    });
+
+    for number in 0..PROMPTS {
+        let mut wire = ask(&first, &format!("Ship 0.{number} sails. "), false);
+        assert_eq!(wire.read_response().second_word(), "200");
+    }
+    let count = |balancer: &Balancer, name: &str| {
+        let fleet = balancer.admin_json("/v1/fleet");
+        fleet[name].as_u64().unwrap()
+    };
+    // A prompt that is too long for a datagram is told in parts.
+    wait_until("the second balancer knows the prompts", || {
+        count(&first, "prompts_told") == PROMPTS as u64
+            && count(&second, "prompts_heard") >= PROMPTS as u64
+    });
+    let engines = [&known, &other];
+    assert_eq!(count_at_first(&second, engines, 0), PROMPTS);
+    // A balancer that was told nothing, and prompts that nobody has sent.
+    assert!(count_at_first(&stranger, engines, 0) < PROMPTS);
+    assert!(count_at_first(&second, engines, 1) < PROMPTS);
 }

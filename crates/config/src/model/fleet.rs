@@ -35,9 +35,9 @@ section! {
         key_file: PathBuf = PathBuf::new(); r#""/etc/evenkeel/fleet.key""#,
         /// Shares the number of requests in flight at each location with the other balancers. The balancer then
         /// takes its own number and the numbers of the others as the load `in_flight` of the location; numbers
-        /// of the others count [as far as requests take long there](fleet.md#requests-in-flight). With the strategy
-        /// `inference`, [work of the others](fleet.md#work-at-engines) counts, too. Leave the key
-        /// `false` if your members report this load.
+        /// of the others count [as far as requests take long there](fleet.md#requests-in-flight). Leave the key
+        /// `false` if your members report this load. Balancers before engines of language models tell each other
+        /// [work](fleet.md#work-at-engines) and [prompts](fleet.md#prompts-at-engines) in any case.
         in_flight: bool = false; "true",
     }
 }

@@ -97,7 +97,8 @@ section! {
         view: Option<usize> [Number(1.0, 100_000.0, "members")] = None; "5",
         /// Lets balancers tell each other the number of their requests in flight, as with `in_flight` in
         /// [`[fleet]`](configuration.md#fleet). Set `true` for groups whose `load` is `in_flight`.
-        /// Balancers before engines of language models tell each other their work at the engines, as each fleet does.
+        /// Balancers before engines of language models tell each other their work at the engines and the prompts that they
+        /// have sent, as each fleet does.
         fleet_in_flight: bool = false; "true",
         /// Time from a balancer to a member, and back.
         network: Duration [Time(Duration::ZERO, secs(10))] = Duration::from_micros(200); r#""1ms""#,

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use evenkeel_inference::queue::QueueMoment;
+use evenkeel_inference::sent_prompts::TakenPrompts;
 
 use super::view::{Pool, View};
 use super::{Group, Request, Ticket};
@@ -95,6 +96,29 @@ impl Group {
             .map(|index| index.map_or_else(EngineWork::default, &work))
             .collect();
         engines.work_elsewhere().set_all(&all, until);
+    }
+
+    /// Takes prompts that this balancer has sent to engines since the last call, `most` at most, with the index of each
+    /// one's member. Prompts are noted from the first call on. `None` if the strategy is another one.
+    pub fn take_sent_prompts(&self, most: usize) -> Option<TakenPrompts> {
+        let mut taken = self.engines()?.group().follow_prompts().take_prompts(most);
+        taken.prompts.retain_mut(|prompt| {
+            let index = self.pool.engine_members.get(prompt.member).copied();
+            let index = index.flatten();
+            prompt.member = index.map_or(prompt.member, |index| index as usize);
+            index.is_some()
+        });
+        Some(taken)
+    }
+
+    /// Records a prompt that another balancer has sent to the engine of the member at an index: from now on the engine is
+    /// believed to hold the prompt's blocks.
+    pub fn record_prompt_elsewhere(&self, index: usize, links: &[u64], unread_tokens: u32) {
+        if let Some((engines, number)) = self.numbered_engine(index) {
+            engines
+                .group()
+                .record_elsewhere(links, number, unread_tokens);
+        }
     }
 
     /// True if requests wait while no member is expected to send the first token in time.

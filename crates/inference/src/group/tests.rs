@@ -355,3 +355,46 @@ fn a_beginning_that_many_requests_share_gets_a_further_copy_and_a_conversation_d
     }
     rare.finish_request(&mut busy, &AnswerEnd::default(), 2000 * SECOND);
 }
+
+#[test]
+fn prompts_of_other_balancers_are_known() {
+    let (one, other) = (group(3), group(3));
+    let now = SECOND;
+    let mut builder = scan(5, 40_000);
+    // What is sent before somebody follows is not noted.
+    let plan = one.plan_request(facts(&mut builder));
+    one.begin_request(&plan, 0, now).unwrap();
+    assert!(one.follow_prompts().take_prompts(9).prompts.is_empty());
+    let mut builder = scan(6, 40_000);
+    let plan = one.plan_request(facts(&mut builder));
+    let sent = one.begin_request(&plan, 2, now).unwrap();
+    let taken = one.follow_prompts().take_prompts(9).prompts;
+    let [prompt] = taken.as_slice() else {
+        panic!("{taken:?}");
+    };
+    assert_eq!(prompt.member, sent.member_number());
+    assert_eq!(prompt.links, builder.link_blocks().block_links());
+    let tokens = plan_tokens(&one, &mut builder);
+    assert!((prompt.unread_tokens as f32 - tokens).abs() < 0.01 * tokens);
+
+    let known = |group: &EngineGroup, builder: &mut ChainBuilder| {
+        let plan = group.plan_request(facts(builder));
+        [0, 1, 2].map(|member| plan.blocks_of(member))
+    };
+    assert_eq!(known(&other, &mut builder), [0; 3]);
+    let clock = |group: &EngineGroup| group.member_memories()[2].current_stamp();
+    let before = clock(&other);
+    other.record_elsewhere(&prompt.links, 2, prompt.unread_tokens);
+    assert_eq!(known(&other, &mut builder), [0, 0, prompt.links.len()]);
+    // The engine has read these tokens, and remembers other prompts for so much shorter.
+    assert!(clock(&other) > before);
+    // No such member: nothing happens.
+    other.record_elsewhere(&prompt.links, 7, prompt.unread_tokens);
+    // What is heard is not told again.
+    assert!(other.follow_prompts().take_prompts(9).prompts.is_empty());
+}
+
+/// Tokens that the group guesses a prompt to have.
+fn plan_tokens(group: &EngineGroup, builder: &mut ChainBuilder) -> f32 {
+    group.plan_request(facts(builder)).work.prompt_tokens
+}

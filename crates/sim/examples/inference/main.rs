@@ -2,8 +2,11 @@
 //!
 //! ```text
 //! cargo run --profile dist -p evenkeel-sim --example inference -- [--seeds N] [--first-seed N] [--only TEXT]
-//!     [--routers LIST] [--traces FOLDER] [--add FILE] [--write FOLDER]
+//!     [--routers LIST] [--balancers N [--silent]] [--traces FOLDER] [--add FILE] [--write FOLDER]
 //! ```
+//!
+//! With `--balancers` each request comes to one of several, at random. Those of Evenkeel are a fleet, which tells each other
+//! work and prompts; with `--silent` they are not.
 //!
 //! `--traces` is a folder with `conversation_trace.jsonl` and `synthetic_trace.jsonl` of Mooncake (FAST'25), which are
 //! published with its source under Apache-2.0. Without it, made traces in the same format take their place. `--write`
@@ -24,7 +27,7 @@ use evenkeel_sim::inference::{Router, play_engines};
 use worlds::{World, list_worlds, scenario};
 
 const USAGE: &str = "usage: inference [--seeds N] [--first-seed N] [--only TEXT|TEXT...] [--routers NAME,NAME...] \
-                     [--threads N] [--traces FOLDER] [--add FILE] [--write FOLDER]";
+                     [--balancers N] [--silent] [--threads N] [--traces FOLDER] [--add FILE] [--write FOLDER]";
 
 /// Arguments of the program.
 struct Options {
@@ -32,6 +35,8 @@ struct Options {
     first_seed: u64,
     only: String,
     routers: Vec<Router>,
+    balancers: usize,
+    is_silent: bool,
     threads: usize,
     traces: Option<PathBuf>,
     add: Option<PathBuf>,
@@ -129,6 +134,8 @@ fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Options, String>
         first_seed: 1,
         only: String::new(),
         routers: Router::ALL.iter().map(|(_, router)| *router).collect(),
+        balancers: 1,
+        is_silent: false,
         threads: std::thread::available_parallelism().map_or(1, usize::from),
         traces: None,
         add: None,
@@ -147,6 +154,10 @@ fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Options, String>
             "--seeds" => options.seeds = number(value()?)?.max(1),
             "--first-seed" => options.first_seed = number(value()?)?,
             "--threads" => options.threads = number(value()?)?.clamp(1, 1024) as usize,
+            "--balancers" => {
+                options.balancers = number(value()?)?.clamp(1, 1000) as usize;
+            }
+            "--silent" => options.is_silent = true,
             "--only" => options.only = value()?,
             "--traces" => options.traces = Some(value()?.into()),
             "--add" => options.add = Some(value()?.into()),
@@ -184,7 +195,8 @@ fn play_all(worlds: &[World], options: &Options) -> Vec<Row> {
                     let of = &worlds[*world];
                     let prompts = of.workload.draw(*seed);
                     for router in &options.routers {
-                        let scenario = scenario(of, *router);
+                        let is_fleet = options.balancers > 1 && !options.is_silent;
+                        let scenario = scenario(of, *router, options.balancers, is_fleet);
                         let outcomes = play_engines(&scenario, &prompts, *seed, &mut |_| true);
                         let figures = measure(&outcomes);
                         eprintln!("{} {seed} {}: {figures:?}", of.name, router.name());

@@ -79,8 +79,13 @@ pub(crate) fn list_worlds(traces: Option<&Path>) -> Result<Vec<World>, String> {
     Ok(worlds)
 }
 
-/// Scenario of a world with a router.
-pub(crate) fn scenario(world: &World, router: Router) -> EngineScenario {
+/// Scenario of a world with a router, or several of it, which may be a fleet.
+pub(crate) fn scenario(
+    world: &World,
+    router: Router,
+    balancers: usize,
+    is_fleet: bool,
+) -> EngineScenario {
     let strategy = strategy::find("inference").unwrap_or(strategy::default_kind());
     let values = Values::defaults(strategy);
     let mut slowness = vec![1.0; ENGINES];
@@ -91,8 +96,8 @@ pub(crate) fn scenario(world: &World, router: Router) -> EngineScenario {
         model: EngineModel::default(),
         slowness,
         router,
-        balancers: 1,
-        work_interval: None,
+        balancers,
+        is_fleet,
         network: Duration::from_micros(200),
         says_cached_tokens: true,
         changes: Vec::new(),

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use evenkeel_control::flights;
 use evenkeel_manager::config::scenario::{
     Engines, PromptKind, Prompts, Router as Wanted, Scenario as Text,
 };
@@ -69,7 +68,7 @@ impl EnginePoint {
             slowness: world.members.iter().map(|of| of.slowness).collect(),
             router: find_router(engines.router),
             balancers: text.balancers,
-            work_interval: text.fleet_in_flight.then_some(flights::INTERVAL),
+            is_fleet: text.fleet_in_flight,
             network: text.network,
             says_cached_tokens: engines.cached_tokens,
             changes: Vec::new(),

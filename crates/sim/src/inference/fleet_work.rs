@@ -1,4 +1,4 @@
-//! Work that balancers of a fleet tell each other.
+//! Work and prompts that balancers of a fleet tell each other.
 
 use std::time::Duration;
 
@@ -6,26 +6,54 @@ use evenkeel_core::engine_work::EngineWork;
 
 use super::world::EngineWorld;
 
+/// Time for which work that was told counts.
+const COUNTS: Duration = Duration::from_secs(2);
+
 impl EngineWorld<'_> {
-    /// Lets some balancers tell the others their work at the engines, and count the work that the others have told
-    /// before. Each balancer does so once in an interval of this many `rounds`, and all take turns.
-    pub(super) fn exchange_work(&mut self, round: u64, rounds: u64, interval: Duration) {
+    /// Lets each balancer tell all others the prompts that it has sent since the last exchange.
+    pub(super) fn exchange_prompts(&mut self) {
+        let groups = self.balancers.iter();
+        let groups: Vec<_> = groups.filter_map(|one| one.group.as_ref()).collect();
+        for (from, group) in groups.iter().enumerate() {
+            let taken = group.take_sent_prompts(usize::MAX).unwrap_or_default();
+            let others = groups.iter().enumerate();
+            for (_, other) in others.filter(|(to, _)| *to != from) {
+                for prompt in &taken.prompts {
+                    other.record_prompt_elsewhere(
+                        prompt.member,
+                        &prompt.links,
+                        prompt.unread_tokens,
+                    );
+                }
+            }
+        }
+    }
+
+    /// Lets each balancer tell the others its work at the engines, and count what the others have told.
+    pub(super) fn exchange_work(&mut self) {
         let now = self.queue.current_time();
-        let turn = round % rounds;
-        for index in (0..self.balancers.len()).filter(|index| *index as u64 % rounds == turn) {
-            let Some(group) = self.balancers[index].group.clone() else {
+        for balancer in &mut self.balancers {
+            let Some(group) = &balancer.group else {
                 continue;
             };
             let members = 0..group.members().len();
             let own = members.map(|member| group.engine_work(member, now).unwrap_or_default());
-            self.balancers[index].told_work = own.collect();
+            let [last, before] = &mut balancer.told_work;
+            *before = std::mem::replace(last, own.collect());
+        }
+        for (index, balancer) in self.balancers.iter().enumerate() {
             let others = |member: usize| {
                 let all = self.balancers.iter().enumerate();
                 let others = all.filter(|(other, _)| *other != index);
-                let told = others.filter_map(|(_, other)| other.told_work.get(member));
-                told.fold(EngineWork::default(), |sum, work| sum.add_work(*work))
+                let told = others.filter_map(|(_, other)| {
+                    let [last, before] = &other.told_work;
+                    Some(last.get(member)?.least_of(*before.get(member)?))
+                });
+                told.fold(EngineWork::default(), |sum, work| sum.add_work(work))
             };
-            group.set_work_elsewhere(others, now.after(2 * interval));
+            if let Some(group) = &balancer.group {
+                group.set_work_elsewhere(others, now.after(COUNTS));
+            }
         }
     }
 }

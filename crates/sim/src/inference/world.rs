@@ -41,10 +41,10 @@ pub struct EngineScenario {
     pub slowness: Vec<f64>,
     /// Router in front of the engines.
     pub router: Router,
-    /// Number of balancers. They do not communicate, unless `work_interval` is set.
+    /// Number of balancers.
     pub balancers: usize,
-    /// Interval at which balancers tell each other their work at the engines: some rounds of 100 ms.
-    pub work_interval: Option<Duration>,
+    /// True if balancers tell each other their work at the engines and the prompts that they have sent, ten times a second.
+    pub is_fleet: bool,
     /// Time from a balancer to a member, and back.
     pub network: Duration,
     /// True if answers say how many tokens of the prompt the engine remembered.
@@ -143,8 +143,8 @@ pub(super) struct Balancer {
     router: RouterState,
     /// Requests that wait in the queue.
     pub(super) waiting: Vec<WaitingRequest>,
-    /// Work at each engine that the balancer has told last.
-    pub(super) told_work: Vec<EngineWork>,
+    /// Work at each engine that the balancer has told last, and before.
+    pub(super) told_work: [Vec<EngineWork>; 2],
 }
 
 pub(super) struct EngineWorld<'a> {
@@ -217,10 +217,9 @@ impl World for EngineWorld<'_> {
             EngineEvent::Round => {
                 let now = self.queue.current_time();
                 let at = Duration::from_nanos(now.as_nanos());
-                if let Some(interval) = self.scenario.work_interval {
-                    let rounds = (duration_nanos(interval) / ROUND).max(1.0) as u64;
-                    let round = (now.as_nanos() as f64 / ROUND).round() as u64;
-                    self.exchange_work(round, rounds, interval);
+                if self.scenario.is_fleet {
+                    self.exchange_work();
+                    self.exchange_prompts();
                 }
                 for (index, balancer) in self.balancers.iter_mut().enumerate() {
                     let events = balancer.groups.run_round(now).into_iter();
@@ -251,7 +250,7 @@ impl<'a> EngineWorld<'a> {
                 groups,
                 router: RouterState::new(scenario.router, scenario.model, members),
                 waiting: Vec::new(),
-                told_work: Vec::new(),
+                told_work: Default::default(),
             }
         });
         let mut rules = scenario.config.rules.iter();

@@ -54,7 +54,7 @@ fn scenario(router: Router, slowness: &[f64]) -> EngineScenario {
         slowness: slowness.to_vec(),
         router,
         balancers: 1,
-        work_interval: None,
+        is_fleet: false,
         network: Duration::from_micros(200),
         says_cached_tokens: true,
         changes: Vec::new(),
@@ -161,6 +161,28 @@ fn answers_need_not_say_what_engines_remembered() {
     let (with, _) = play(&with, &prompts);
     let (without, _) = play(&without, &prompts);
     assert!(mean_end(&without) < 1.15 * mean_end(&with));
+}
+
+/// Two balancers, between which the turns of a conversation are drawn at random.
+#[test]
+fn balancers_that_tell_each_other_prompts_are_as_good_as_one() {
+    let prompts = agents().draw(11);
+    let one = scenario(Router::Evenkeel, &[1.0; 4]);
+    let silent = EngineScenario {
+        balancers: 2,
+        ..one.clone()
+    };
+    let telling = EngineScenario {
+        is_fleet: true,
+        ..silent.clone()
+    };
+    let [one, silent, telling] = [one, silent, telling].map(|one| play(&one, &prompts));
+    let shares = [&one, &silent, &telling].map(|(_, tokens)| tokens.hit_share());
+    assert!(shares[1] < shares[0] - 0.05, "{shares:?}");
+    assert!(shares[2] > shares[0] - 0.02, "{shares:?}");
+    let [one, silent, telling] = [one, silent, telling].map(|(outcomes, _)| mean_end(&outcomes));
+    assert!(telling < 1.1 * one, "{telling} {one}");
+    assert!(telling < silent, "{telling} {silent}");
 }
 
 #[test]

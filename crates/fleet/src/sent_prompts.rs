@@ -1,0 +1,51 @@
+//! Prompts for engines of language models, which balancers of a fleet tell each other.
+
+use std::collections::HashMap;
+
+use evenkeel_core::group::Group;
+use evenkeel_core::member::Member;
+use evenkeel_gossip::Fleet;
+use evenkeel_gossip::prompt_report::PromptBodies;
+
+/// Most datagrams about a group that a round sends to each other balancer.
+const MAX_DATAGRAMS: usize = 64;
+
+/// Prompts that are taken from the log at once.
+const MAX_TAKEN: usize = 16;
+
+/// Tells the other balancers the prompts that this one has sent to the engines of a group, and records those of the others:
+/// a balancer then knows which engine holds a prompt that another one has sent there. `number` finds the number for a
+/// member's address. What a round has no room for is for the next one.
+pub(crate) fn exchange_prompts(fleet: &mut Fleet, group: &Group, number: impl Fn(&Member) -> u64) {
+    let told = fleet.take_prompts(group.name());
+    let Some(engines) = group.engines() else {
+        return;
+    };
+    if !fleet.has_listener() {
+        engines.group().follow_prompts().skip_prompts();
+        return;
+    }
+    if !told.is_empty() {
+        let members = group.members().iter().enumerate();
+        let members: HashMap<u64, usize> = members
+            .map(|(index, member)| (number(member), index))
+            .collect();
+        for prompt in told {
+            if let Some(index) = members.get(&prompt.member) {
+                group.record_prompt_elsewhere(*index, &prompt.links, prompt.unread_tokens);
+            }
+        }
+    }
+    let mut bodies = PromptBodies::new(group.name());
+    while bodies.count() < MAX_DATAGRAMS
+        && let Some(taken) = group.take_sent_prompts(MAX_TAKEN)
+        && !taken.prompts.is_empty()
+    {
+        for prompt in taken.prompts {
+            if let Some(member) = group.members().get(prompt.member) {
+                bodies.add_prompt(number(member), prompt.unread_tokens, &prompt.links);
+            }
+        }
+    }
+    fleet.send_prompts(&bodies);
+}

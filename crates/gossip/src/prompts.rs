@@ -1,0 +1,46 @@
+//! Telling and hearing [prompts](crate::prompt_report) that balancers have sent to engines for language models.
+
+use evenkeel_core::key;
+
+use crate::fleet::Fleet;
+use crate::prompt_report::{PromptBodies, ToldPrompt, decode_prompts};
+use crate::seal::Kind;
+
+/// Most prompts of a group that wait to be taken.
+const MAX_WAITING: usize = 4096;
+
+impl Fleet {
+    /// Tells all others the prompts that this balancer has sent.
+    pub fn send_prompts(&mut self, prompts: &PromptBodies) {
+        self.counters.prompts_told += prompts.prompts;
+        for body in &prompts.bodies {
+            self.send_body(Kind::Prompts, None, body);
+        }
+    }
+
+    /// True if another balancer is there to be told.
+    pub fn has_listener(&self) -> bool {
+        let mut peers = self.peers.values();
+        peers.any(|peer| peer.active && peer.out.is_some())
+    }
+
+    /// Takes the prompts that others have sent to engines of a group since the last call.
+    pub fn take_prompts(&mut self, group: &str) -> Vec<ToldPrompt> {
+        let group = key::hash(group.as_bytes());
+        let taken = self.heard_prompts.remove(&group).unwrap_or_default();
+        self.counters.prompts_heard += taken.len() as u64;
+        taken
+    }
+
+    /// Keeps prompts of another balancer until they are taken, as far as there is room. Groups that this balancer does not
+    /// have are left out.
+    pub(crate) fn hear_prompts(&mut self, body: &[u8]) -> Option<()> {
+        let (group, prompts) = decode_prompts(body)?;
+        if self.groups.contains_key(&group) {
+            let waiting = self.heard_prompts.entry(group).or_default();
+            let room = MAX_WAITING.saturating_sub(waiting.len());
+            waiting.extend(prompts.into_iter().take(room));
+        }
+        Some(())
+    }
+}
