@@ -18,11 +18,7 @@ const MAX_TAKEN: usize = 16;
 /// member's address. What a round has no room for is for the next one.
 pub(crate) fn exchange_prompts(fleet: &mut Fleet, group: &Group, number: impl Fn(&Member) -> u64) {
     let told = fleet.take_prompts(group.name());
-    let Some(engines) = group.engines() else {
-        return;
-    };
-    if !fleet.has_listener() {
-        engines.group().follow_prompts().skip_prompts();
+    if group.engines().is_none() {
         return;
     }
     if !told.is_empty() {
@@ -37,8 +33,10 @@ pub(crate) fn exchange_prompts(fleet: &mut Fleet, group: &Group, number: impl Fn
         }
     }
     let mut bodies = PromptBodies::new(group.name());
+    // Without anybody to tell, prompts wait, and the next ones take the place of the oldest.
+    let most = if fleet.has_listener() { MAX_TAKEN } else { 0 };
     while bodies.count() < MAX_DATAGRAMS
-        && let Some(taken) = group.take_sent_prompts(MAX_TAKEN)
+        && let Some(taken) = group.take_sent_prompts(most)
         && !taken.prompts.is_empty()
     {
         for prompt in taken.prompts {

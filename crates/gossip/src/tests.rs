@@ -969,8 +969,9 @@ fn work_at_engines_is_added_up() {
     net.run(ms(100));
     assert_eq!(hear_work(&mut net, 2, "a"), [5, 0, 2]);
     let sent = net.fleet(1).counters().sent;
-    tell_work(&mut net, 1, "a", &[]);
-    tell_work(&mut net, 1, "a", &[]);
+    for _ in 0..2 {
+        net.fleet(1).announce_work("a", std::iter::empty());
+    }
     assert_eq!(net.fleet(1).counters().sent, sent + 2, "one to each of two");
     // Work that is not told again expires.
     tell_work(&mut net, 0, "a", &[(1, 5)]);

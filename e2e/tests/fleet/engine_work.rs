@@ -87,6 +87,14 @@ fn ask(balancer: &Balancer, prompt: &str, is_stream: bool) -> Wire {
     wire
 }
 
+/// Queued tokens and waiting requests of other balancers at an engine, as a balancer knows them.
+fn read_elsewhere(balancer: &Balancer, engine: &Engine) -> (f64, u64) {
+    let member = balancer.member_status("web", engine.address());
+    let engine = &member["engine"];
+    let tokens = engine["queued_tokens_elsewhere"].as_f64().unwrap();
+    (tokens, engine["requests_elsewhere"].as_u64().unwrap())
+}
+
 /// Asks for new prompts, one after the other. Returns how many of them the first engine has answered.
 fn count_at_first(balancer: &Balancer, engines: [&Engine; 2], round: usize) -> usize {
     let before = engines.map(|engine| engine.answered.load(Ordering::SeqCst));
@@ -109,12 +117,7 @@ fn a_balancer_sees_the_queue_of_another_one_at_an_engine() {
     let second = start("lb-1", Some(&keys), Some(&first), &[&busy, &free]);
     let stranger = start("lb-2", None, None, &[&busy, &free]);
     let engines = [&busy, &free];
-    let elsewhere = |balancer: &Balancer| {
-        let member = balancer.member_status("web", busy.address());
-        let engine = &member["engine"];
-        let tokens = engine["queued_tokens_elsewhere"].as_f64().unwrap();
-        (tokens, engine["requests_elsewhere"].as_u64().unwrap())
-    };
+    let elsewhere = |balancer: &Balancer| read_elsewhere(balancer, &busy);
 
     let held = |number: usize| ask(&first, &format!("{HELD} {number}, ship. "), true);
     let held: Vec<Wire> = (0..4).map(held).collect();
@@ -144,23 +147,26 @@ fn a_balancer_knows_the_prompts_that_another_one_has_sent() {
     let first = start("lb-0", Some(&keys), None, &[&known]);
     let second = start("lb-1", Some(&keys), Some(&first), &[&known, &other]);
     let stranger = start("lb-2", None, None, &[&known, &other]);
-    wait_until("the first balancer knows the second one", || {
-        let fleet = first.admin_json("/v1/fleet");
-        fleet["balancers"][0]["state"] == "up"
+    // Once the second balancer knows of a request, the first one tells all that comes.
+    let held = ask(&first, &format!("{HELD}. "), true);
+    wait_until("the second balancer knows the request", || {
+        read_elsewhere(&second, &known).1 == 1
     });
-
+    drop(held);
+    wait_until("the second balancer knows that the request is over", || {
+        read_elsewhere(&second, &known) == (0.0, 0)
+    });
+    let heard = || {
+        let fleet = second.admin_json("/v1/fleet");
+        fleet["prompts_heard"].as_u64().unwrap()
+    };
+    let before = heard();
     for number in 0..PROMPTS {
         let mut wire = ask(&first, &format!("Ship 0.{number} sails. "), false);
         assert_eq!(wire.read_response().second_word(), "200");
     }
-    let count = |balancer: &Balancer, name: &str| {
-        let fleet = balancer.admin_json("/v1/fleet");
-        fleet[name].as_u64().unwrap()
-    };
-    // A prompt that is too long for a datagram is told in parts.
     wait_until("the second balancer knows the prompts", || {
-        count(&first, "prompts_told") == PROMPTS as u64
-            && count(&second, "prompts_heard") >= PROMPTS as u64
+        heard() == before + PROMPTS as u64
     });
     let engines = [&known, &other];
     assert_eq!(count_at_first(&second, engines, 0), PROMPTS);

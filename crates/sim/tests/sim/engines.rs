@@ -178,7 +178,7 @@ fn balancers_that_tell_each_other_prompts_are_as_good_as_one() {
     };
     let [one, silent, telling] = [one, silent, telling].map(|one| play(&one, &prompts));
     let shares = [&one, &silent, &telling].map(|(_, tokens)| tokens.hit_share());
-    assert!(shares[1] < shares[0] - 0.05, "{shares:?}");
+    assert!(shares[1] < shares[0] - 0.03, "{shares:?}");
     assert!(shares[2] > shares[0] - 0.02, "{shares:?}");
     let [one, silent, telling] = [one, silent, telling].map(|(outcomes, _)| mean_end(&outcomes));
     assert!(telling < 1.1 * one, "{telling} {one}");
