@@ -11,6 +11,7 @@ mod gateway;
 mod gateway_filters;
 mod gateway_members;
 mod gateway_policies;
+mod gateway_tls;
 mod inference_pools;
 mod ingress;
 mod kubernetes;

@@ -147,6 +147,8 @@ pub(crate) struct Group {
     pub(crate) binding: Option<Binding>,
     /// Settings by policies.
     pub(crate) tuning: Option<Arc<GroupTuning>>,
+    /// Hash of the actions by which the group differs from another one with the same members, if a rule has both.
+    pub(crate) actions: Option<u64>,
 }
 
 impl Group {
@@ -363,6 +365,10 @@ impl Groups {
             scope.insert(0, "policy");
             parts.append(&mut scope);
         }
+        let actions = group.actions.map(|hash| format!("{hash:016x}"));
+        if let Some(hash) = &actions {
+            parts.extend(["filters", hash]);
+        }
         let name = find_name(&parts, |name| {
             let known = self.known.get(name);
             known.is_none_or(|known| known.named.parts == parts)
@@ -378,6 +384,19 @@ impl Groups {
         });
         self.current.push(Arc::clone(&known.named));
         name
+    }
+
+    /// Adds a group with the members of the group `name`, for requests with other actions. Returns its name; `None` if there
+    /// is no such group.
+    pub(crate) fn add_twin(&mut self, name: &str, actions: &str) -> Option<String> {
+        let mut group = self.find(name)?.clone();
+        let hash = hash_of(actions);
+        // One cookie cannot bind clients to members of both groups.
+        if let Some(cookie) = group.binding.as_mut().and_then(|of| of.cookie.as_mut()) {
+            cookie.push_str(&format!("-{hash:016x}"));
+        }
+        group.actions = Some(hash);
+        Some(self.add(group))
     }
 
     /// Returns the name of the group whose requests fail.
@@ -488,6 +507,7 @@ impl Referrer<'_> {
             members,
             binding: binding.cloned(),
             tuning,
+            actions: None,
         }))
     }
 

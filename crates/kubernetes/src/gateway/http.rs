@@ -180,10 +180,12 @@ impl RuleText {
         let mut found = referrer.find_groups(&rule.backend_refs, binding.as_ref(), groups);
         let actions = match &*rule.backend_refs {
             [_] => GroupActions::default(),
-            several => GroupActions::read(several, &found, referrer, groups, &mut text.actions)?,
+            several => {
+                GroupActions::read(several, &mut found, referrer, groups, &mut text.actions)?
+            }
         };
         text.actions.references = text.actions.references.take().or(found.refusal.take());
-        let targets = found.weights;
+        let targets = found.sum_weights(groups);
         text.groups = targets.iter().map(|(group, _)| group.clone()).collect();
         if targets.is_empty() {
             // A route that answers by itself has no other actions.

@@ -35,6 +35,7 @@ impl Groups {
             binding: None,
             // Policies of several services could contradict each other.
             tuning: None,
+            actions: None,
         }))
     }
 }

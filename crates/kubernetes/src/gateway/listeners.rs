@@ -1,6 +1,6 @@
 //! Listeners of gateways: protocols, conflicts, certificates, and the routes that they allow.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -65,9 +65,9 @@ impl Class {
         )
     }
 
-    /// True if a port can have listeners of both classes: names that clients ask for tell both modes of TLS apart.
+    /// True if a port can have listeners of both classes: names that clients ask for tell HTTPS and both modes of TLS apart.
     fn shares_port_with(self, other: Class) -> bool {
-        let is_tls = |class| matches!(class, Class::Passthrough | Class::Terminate);
+        let is_tls = |class| matches!(class, Class::Https | Class::Passthrough | Class::Terminate);
         self == other || is_tls(self) && is_tls(other)
     }
 }
@@ -79,11 +79,12 @@ pub(crate) struct Frontend {
     pub(crate) addresses: Vec<IpAddr>,
     /// Port to listen on.
     pub(crate) port: u16,
-    /// Protocol of clients, as the first listener has it: others may have the other mode of TLS.
+    /// Protocol of clients, as the first listener has it: others may have HTTPS, or another mode of TLS.
     pub(crate) class: Class,
     /// Host names of the listeners, in lower case; `None` stands for all names.
     pub(crate) hosts: Vec<Option<String>>,
-    /// Numbers of the listeners that are not in conflict with others.
+    /// Numbers of the listeners that are not in conflict with others. Those that do not serve clients are among them:
+    /// their names belong to them all the same.
     pub(crate) listeners: Vec<usize>,
 }
 
@@ -197,28 +198,25 @@ impl<'o> ListenerState<'o> {
         let tls = self.listener.tls.as_ref();
         let mode = tls.and_then(|tls| tls.mode.as_deref());
         let mode = mode.unwrap_or("Terminate");
-        let found = match (self.listener.protocol.as_str(), mode) {
-            ("HTTP", _) => Ok(Class::Http),
-            ("HTTPS", "Terminate") => Ok(Class::Https),
-            ("TLS", "Passthrough") => Ok(Class::Passthrough),
-            ("TLS", "Terminate") => Ok(Class::Terminate),
-            ("TCP", _) => Ok(Class::Tcp),
-            ("UDP", _) => Ok(Class::Udp),
-            ("TLS" | "HTTPS", mode) => Err((
-                "UnsupportedValue",
-                format!(
-                    "mode {mode} is not supported for protocol {}; use Terminate, or TLS with Passthrough",
-                    self.listener.protocol
-                ),
-            )),
-            (protocol, _) => Err((
-                "UnsupportedProtocol",
-                format!("protocol {protocol} is not supported; use HTTP, HTTPS, TLS, TCP or UDP"),
-            )),
+        let protocol = &self.listener.protocol;
+        self.class = match (protocol.as_str(), mode) {
+            ("HTTP", _) => Some(Class::Http),
+            ("HTTPS", _) => Some(Class::Https),
+            ("TLS", "Passthrough") => Some(Class::Passthrough),
+            ("TLS", _) => Some(Class::Terminate),
+            ("TCP", _) => Some(Class::Tcp),
+            ("UDP", _) => Some(Class::Udp),
+            _ => None,
         };
-        match found {
-            Ok(class) => self.class = Some(class),
-            Err(refusal) => self.refusal = Some(refusal),
+        if self.class.is_none() {
+            let message =
+                format!("protocol {protocol} is not supported; use HTTP, HTTPS, TLS, TCP or UDP");
+            self.refusal = Some(("UnsupportedProtocol", message));
+        } else if self.class.is_some_and(Class::ends_tls) && mode != "Terminate" {
+            let message = format!(
+                "mode {mode} is not supported for protocol {protocol}; use Terminate, or TLS with Passthrough"
+            );
+            self.refusal = Some(("UnsupportedValue", message));
         }
         if self.listener.port == 0 {
             let message = "a listener needs a port; set one";
@@ -437,6 +435,8 @@ pub(crate) fn place_listeners(
 ) -> Vec<Frontend> {
     let mut frontends: Vec<Frontend> = Vec::new();
     let mut by_port: BTreeMap<(Vec<IpAddr>, u16, bool), usize> = BTreeMap::new();
+    // Ports that have a listener for all connections.
+    let mut without_names = BTreeSet::new();
     for (number, listener) in listeners.iter_mut().enumerate() {
         let (Some(class), Some(addresses)) = (listener.class, address_of(listener.gateway)) else {
             continue;
@@ -462,7 +462,9 @@ pub(crate) fn place_listeners(
             continue;
         };
         let host = listener.hostname().map(str::to_ascii_lowercase);
-        if !frontend.class.shares_port_with(class) {
+        // Ingresses have the names that no listener for TLS has, so another listener cannot have them.
+        let is_taken = listener.is_of_ingress() && without_names.contains(&index);
+        if is_taken || !frontend.class.shares_port_with(class) {
             let message =
                 format!("port {port} has a listener of another protocol; choose another port");
             listener.conflict = Some(("ProtocolConflict", message));
@@ -475,9 +477,40 @@ pub(crate) fn place_listeners(
             );
             listener.conflict = Some(("HostnameConflict", message));
         } else {
+            if class.is_stream() && host.is_none() {
+                without_names.insert(index);
+            }
             frontend.hosts.push(host);
             frontend.listeners.push(number);
         }
     }
+    add_refused(listeners, address_of, &by_port, &mut frontends);
     frontends
+}
+
+/// Adds listeners that are refused to the ports of others. A name belongs to the most specific listener, also if that one
+/// is refused: routes of a wider listener never answer requests for the name. `by_port` has the numbers of the frontends.
+fn add_refused(
+    listeners: &[ListenerState<'_>],
+    address_of: impl Fn(&Gateway) -> Option<Vec<IpAddr>>,
+    by_port: &BTreeMap<(Vec<IpAddr>, u16, bool), usize>,
+    frontends: &mut [Frontend],
+) {
+    let refused = listeners.iter().enumerate();
+    for (number, listener) in refused.filter(|(_, of)| of.refusal.is_some()) {
+        let has_names = listener.hostname().is_none_or(is_host);
+        let class = { listener.class }.filter(|class| has_names && !class.is_alone());
+        let (Some(class), Some(addresses)) = (class, address_of(listener.gateway)) else {
+            continue;
+        };
+        let index = by_port.get(&(addresses, listener.listener.port, false));
+        let Some(frontend) = index.and_then(|index| frontends.get_mut(*index)) else {
+            continue;
+        };
+        let host = listener.hostname().map(str::to_ascii_lowercase);
+        if frontend.class.shares_port_with(class) && !frontend.hosts.contains(&host) {
+            frontend.hosts.push(host);
+            frontend.listeners.push(number);
+        }
+    }
 }

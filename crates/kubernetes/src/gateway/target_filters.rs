@@ -58,30 +58,29 @@ pub(crate) struct GroupActions(BTreeMap<String, String>);
 
 impl GroupActions {
     /// Translates the filters of several targets, and takes what is wrong with their references, and that they rewrite
-    /// prefixes, to `rule`.
+    /// prefixes, to `rule`. Targets that are the same but for their filters get groups of their own in `found`.
     ///
     /// # Errors
     ///
     /// The reason why filters are not supported.
     pub(crate) fn read(
         targets: &[BackendRef],
-        found: &FoundGroups,
+        found: &mut FoundGroups,
         referrer: Referrer<'_>,
         groups: &mut Groups,
         rule: &mut FilterText,
     ) -> Result<Self, String> {
         let mut actions: BTreeMap<String, String> = BTreeMap::new();
-        for (target, group) in targets.iter().zip(&found.of_targets) {
+        for (target, (group, _)) in targets.iter().zip(&mut found.of_targets) {
             let filters = read_target_filters(&target.filters, referrer, groups)?;
-            let Some(group) = group.as_ref().filter(|group| *group != NOBODY) else {
+            let Some(group) = group.as_mut().filter(|group| **group != NOBODY) else {
                 continue;
             };
             let own = write_keys(&filters);
-            if actions.get(group).is_some_and(|known| *known != own) {
-                return Err(format!(
-                    "backendRefs with different filters for the same Service {} are not supported; make a rule for each",
-                    target.target.name
-                ));
+            if actions.get(group).is_some_and(|known| *known != own)
+                && let Some(twin) = groups.add_twin(group, &own)
+            {
+                *group = twin;
             }
             actions.insert(group.clone(), own);
             rule.rewrites_prefix |= filters.rewrites_prefix;

@@ -234,9 +234,15 @@ pub(crate) fn hash_of(value: &(impl Hash + ?Sized)) -> u64 {
 /// True if a text is a host name, perhaps with `*.` in front.
 pub(crate) fn is_host(text: &str) -> bool {
     let is_inner = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-';
-    let mut labels = text.strip_prefix("*.").unwrap_or(text).split('.');
-    text.len() <= 253
-        && labels.all(|label| (1..=63).contains(&label.len()) && label.bytes().all(is_inner))
+    let is_label = |label: &str| {
+        let is_edge_good = !label.starts_with('-') && !label.ends_with('-');
+        is_edge_good && (1..=63).contains(&label.len()) && label.bytes().all(is_inner)
+    };
+    let name = text.strip_prefix("*.").unwrap_or(text);
+    // A name whose last label is a number is meant as an IPv4 address.
+    let last = name.rsplit('.').next().unwrap_or_default();
+    let is_number = last.bytes().all(|byte| byte.is_ascii_digit());
+    text.len() <= 253 && !is_number && name.split('.').all(is_label)
 }
 
 /// Writes a host name as the configuration has it: `*.` stands for any number of labels in the Gateway API, and for
@@ -265,6 +271,12 @@ mod tests {
             ("*.*.example", false),
             ("a_b", false),
             ("a b", false),
+            ("-a.example", false),
+            ("a-.example", false),
+            ("a-b.1-2.example", true),
+            ("a.12", false),
+            ("*.12", false),
+            ("192.0.2.1", false),
             (&long, false),
         ] {
             assert_eq!(is_host(text), is, "{text}");

@@ -347,6 +347,7 @@ impl<'o> Work<'o> {
             .flat_map(|rule| rule.backend_refs.iter().cloned());
         let backends: Vec<_> = backends.collect();
         let found = referrer.find_groups(&backends, None, &mut self.groups);
+        let mut served = found.sum_weights(&mut self.groups);
         findings.references = found.refusal;
         let named = backends.iter().map(|of| &of.target);
         let namespace = &metadata.namespace;
@@ -354,7 +355,6 @@ impl<'o> Work<'o> {
             .policies
             .list_services(named, kind, namespace, self.objects);
         let is_secured = !secured.is_empty();
-        let mut served = found.weights;
         served.retain(|(_, weight)| *weight > 0);
         // A target that cannot be used would fail its share of the connections: none is served then.
         let is_failing = served.iter().any(|(name, _)| name == NOBODY);

@@ -47,7 +47,7 @@ fn any_step() -> impl Strategy<Value = Step> {
         4 => (0..6_usize, 0..4_usize, 0..46_usize).prop_map(|(n, host, rule)| Step::Route(n, host, rule)),
         2 => (0..6_usize).prop_map(Step::NoRoute),
         1 => (0..2_usize, any::<bool>()).prop_map(|(n, is_there)| Step::Service(n, is_there)),
-        1 => (0..6_usize).prop_map(Step::Gateway),
+        1 => (0..8_usize).prop_map(Step::Gateway),
         1 => (0..3_usize, 0..4_usize).prop_map(|(n, host)| Step::Calls(n, host)),
         1 => proptest::option::of(0..2_usize).prop_map(Step::Datagrams),
         1 => proptest::option::of(0..3_usize).prop_map(Step::Policy),
@@ -104,6 +104,8 @@ fn listeners(count: usize) -> Value {
         json!({ "name": "team", "port": 82, "protocol": "HTTP",
                 "allowedRoutes": { "namespaces": { "from": "Selector", "selector": { "matchLabels": { "team": "0" } } } } }),
         json!({ "name": "dns", "port": 80, "protocol": "UDP" }),
+        json!({ "name": "refused", "port": 81, "protocol": "HTTP", "hostname": "a.example", "tls": { "frontendValidation": {} } }),
+        json!({ "name": "passes", "port": 443, "protocol": "TLS", "hostname": "a.example", "tls": { "mode": "Passthrough" } }),
     ];
     all.into_iter().take(count).collect()
 }

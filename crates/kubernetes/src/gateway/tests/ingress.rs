@@ -953,3 +953,34 @@ fn ingresses_and_gateways_share_a_port() {
             .remove(Kind::Ingress, &ObjectName::new("shop", "a"))
     );
 }
+
+#[test]
+fn ingresses_share_a_port_with_tls_that_passes_through_for_some_names() {
+    let mut cluster = cluster();
+    super::streams::put_certificate(&mut cluster, "cert");
+    let mut ingress = plain();
+    ingress["tls"] = json!([{ "hosts": ["a.example"], "secretName": "cert" }]);
+    put(&mut cluster, "a", &[], ingress);
+    let mut listener = super::streams::tls_listener("passes", "b.example", "Passthrough");
+    listener["port"] = 443.into();
+    cluster.gateway("g", json!([listener]));
+    let translation = translate_with(&cluster, &settings());
+    assert!(translation.notices.is_empty(), "{:?}", translation.notices);
+    let config = translation.config.unwrap();
+    let rule = |name: &str| config.rules.iter().find(|rule| rule.name == name).unwrap();
+    let outer = rule("kubernetes.443");
+    assert_eq!(outer.group, "kubernetes.443.https");
+    assert_eq!(outer.sni["b.example"], "kubernetes.nobody");
+    let hosts = rule("kubernetes.443.https").routes.list().iter();
+    let hosts: Vec<_> = hosts.flat_map(|route| route.host.clone()).collect();
+    assert_eq!(hosts, ["b.example", "a.example"]);
+    // A listener for TLS of all names leaves none to Ingresses.
+    listener["hostname"] = "".into();
+    cluster.gateway("g", json!([listener]));
+    let translation = translate_with(&cluster, &settings());
+    assert!(
+        translation.notices[0].message.contains("another protocol"),
+        "{:?}",
+        translation.notices
+    );
+}

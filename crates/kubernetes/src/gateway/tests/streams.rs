@@ -8,7 +8,7 @@ use base64::engine::general_purpose::STANDARD;
 use super::*;
 
 /// Creates a secret with a certificate.
-fn put_certificate(cluster: &mut Cluster, name: &str) {
+pub(super) fn put_certificate(cluster: &mut Cluster, name: &str) {
     let made = rcgen::generate_simple_self_signed(["*.example.org".to_owned()]).unwrap();
     let (certificate, key) = (made.cert.pem(), made.signing_key.serialize_pem());
     cluster.put(
@@ -18,7 +18,7 @@ fn put_certificate(cluster: &mut Cluster, name: &str) {
     );
 }
 
-fn tls_listener(name: &str, host: &str, mode: &str) -> Value {
+pub(super) fn tls_listener(name: &str, host: &str, mode: &str) -> Value {
     json!({ "name": name, "port": 8443, "protocol": "TLS", "hostname": host,
             "tls": { "mode": mode, "certificateRefs": [{ "name": "cert" }] } })
 }
@@ -73,14 +73,20 @@ fn names_choose_groups_where_tls_ends_here() {
 }
 
 /// Creates a TLSRoute to a port of the service `web`, at listeners of the gateway `g`.
-fn put_tls_route(cluster: &mut Cluster, name: &str, host: &str, listener: &str, service: &str) {
+pub(super) fn put_tls_route(
+    cluster: &mut Cluster,
+    name: &str,
+    host: &str,
+    listener: &str,
+    service: &str,
+) {
     let parents = json!([{ "name": "g", "sectionName": listener }]);
     let rules = json!([{ "backendRefs": [{ "name": service, "port": 80 }] }]);
     cluster.route_at(Kind::TlsRoute, name, parents, json!([host]), rules);
 }
 
 /// Returns the only rule of a configuration.
-fn only_rule(translation: &Translation) -> evenkeel_config::Rule {
+pub(super) fn only_rule(translation: &Translation) -> evenkeel_config::Rule {
     let text = &translation.text;
     let config =
         evenkeel_config::parse_generated(text).unwrap_or_else(|error| panic!("{error}: {text}"));
@@ -90,15 +96,15 @@ fn only_rule(translation: &Translation) -> evenkeel_config::Rule {
     rule.clone()
 }
 
-fn names(of: &[(&str, &str)]) -> BTreeMap<String, String> {
+pub(super) fn names(of: &[(&str, &str)]) -> BTreeMap<String, String> {
     let pairs = of.iter();
     pairs
         .map(|(name, group)| ((*name).to_owned(), (*group).to_owned()))
         .collect()
 }
 
-const NOBODY: &str = "kubernetes.nobody";
-const WEB: &str = "kubernetes.shop.web.80";
+pub(super) const NOBODY: &str = "kubernetes.nobody";
+pub(super) const WEB: &str = "kubernetes.shop.web.80";
 
 #[test]
 fn names_choose_the_mode_of_tls_at_a_port() {

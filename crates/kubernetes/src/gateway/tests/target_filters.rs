@@ -141,10 +141,6 @@ fn unsupported_filters_of_targets_leave_the_rule_out() {
     for rule in [
         json!({ "backendRefs": [target("web", 1, json!([redirect])), target("canary", 1, json!([]))] }),
         json!({ "backendRefs": [target("web", 1, json!([{ "type": "CORS" }])), target("canary", 1, json!([]))] }),
-        json!({ "backendRefs": [
-            target("web", 1, json!([set_field(REQUEST, "1")])),
-            target("web", 1, json!([set_field(REQUEST, "2")])),
-        ]}),
         json!({ "matches": exact, "backendRefs": [
             target("web", 1, json!([rewrite(json!({ "path": path }))])),
             target("canary", 1, json!([])),
@@ -161,4 +157,34 @@ fn unsupported_filters_of_targets_leave_the_rule_out() {
     let cluster = with_rule(Kind::HttpRoute, json!({ "backendRefs": [twice, twice] }));
     let groups = r#"groups = { "kubernetes.shop.web.80" = { weight = 2, request_fields = { set = { "x-a" = "1" } } } }"#;
     assert_lines(&cluster, Kind::HttpRoute, &[groups]);
+}
+
+#[test]
+fn a_service_that_is_named_with_other_filters_has_a_group_for_each() {
+    let by_cookie = json!({ "sessionName": "s" });
+    let several = json!({ "sessionPersistence": by_cookie, "backendRefs": [
+        target("web", 3, json!([set_field(REQUEST, "1")])),
+        target("web", 2, json!([])),
+        target("web", 4, json!([set_field(REQUEST, "1")])),
+        target("gone", 5, json!([])),
+    ]});
+    let translation = with_rule(Kind::HttpRoute, several).translate();
+    let found = parent_conditions(&translation, Kind::HttpRoute, "r");
+    assert_eq!(found, [GOOD[0], "ResolvedRefs=False/BackendNotFound"]);
+    let config = evenkeel_config::parse_generated(&translation.text).unwrap();
+    let route = &config.rules[0].routes.list()[0];
+    let mut weights: Vec<_> = { route.groups.list_weights() }
+        .into_iter()
+        .map(|(_, weight)| weight)
+        .collect();
+    weights.sort_unstable();
+    assert_eq!(weights, [2, 5, 7], "{}", translation.text);
+    let members = config.groups.iter().flat_map(|group| &group.services);
+    let members: Vec<_> = members.filter_map(|of| of.kubernetes.as_deref()).collect();
+    assert_eq!(members, ["shop/web:80", "shop/web:80"]);
+    // Both groups bind their clients.
+    let cookies = { translation.text.lines() }.filter(|line| line.starts_with("sticky"));
+    let mut cookies: Vec<_> = cookies.collect();
+    cookies.dedup();
+    assert_eq!(cookies.len(), 2, "{cookies:?}");
 }

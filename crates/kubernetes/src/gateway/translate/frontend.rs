@@ -9,13 +9,22 @@ use evenkeel_config::UNNAMED;
 use super::super::attach::covers_host;
 use super::super::listeners::{Class, ListenerState};
 use super::super::rule_policies::{RuleKeys, RulePlace};
-use super::super::text::{Owner, quote, quote_list, write_host};
+use super::super::text::{Owner, hash_of, quote, quote_list, write_host};
 use super::entry::Entry;
 use super::{StreamTarget, Work, rank_host};
 
 /// Writes the condition on a host.
 pub(super) fn write_condition(host: &str) -> String {
     format!("host = [{}]", quote(&write_host(host)))
+}
+
+/// Beginning of a rule of the configuration.
+struct RuleHead {
+    name: String,
+    /// Addresses to listen on.
+    listen: Vec<String>,
+    /// Numbers of the listeners that the rule serves.
+    serving: Vec<usize>,
 }
 
 impl Work<'_> {
@@ -133,36 +142,49 @@ impl Work<'_> {
         }
     }
 
+    /// Writes the beginning of a rule. Returns the name of its table, and the owner of its lines; `None` without listeners.
+    fn write_head(&mut self, rule: &RuleHead) -> Option<(String, Owner)> {
+        let serving = { rule.serving.iter() }.filter_map(|of| self.listeners.get(*of));
+        let owners: Vec<Owner> = serving.map(ListenerState::owner).collect();
+        let owner = owners.first()?.clone();
+        let table = format!("rule.{}", quote(&rule.name));
+        self.rules.insert(rule.name.clone(), owners);
+        self.text.begin_rule(owner.clone());
+        self.text.line(&format!("[{table}]"));
+        let listen = quote_list(rule.listen.iter().map(String::as_str));
+        self.text.line(&format!("listen = {listen}"));
+        Some((table, owner))
+    }
+
+    /// Writes the rules of a port: one for requests, or for connections. If a port has listeners for HTTPS, and others for
+    /// TLS, a rule for connections has the port, and passes TLS of clients that ask for names of HTTPS to the rule for
+    /// requests.
     pub(super) fn write_frontend(
         &mut self,
         index: usize,
         entries: &[Arc<Entry>],
         mut targets: Vec<StreamTarget>,
     ) {
-        let Some(frontend) = self.frontends.get(index) else {
+        let Some(frontend) = self.frontends.get(index).cloned() else {
             return;
         };
-        let serving: Vec<usize> = frontend
-            .listeners
-            .iter()
-            .copied()
-            .filter(|of| self.listeners.get(*of).is_some_and(ListenerState::serves))
-            .collect();
-        let all = frontend.listeners.clone();
-        let first = serving
-            .first()
-            .and_then(|number| self.listeners.get(*number));
+        let all = &frontend.listeners;
+        let serves = |of: &usize| self.listeners.get(*of).is_some_and(ListenerState::serves);
+        let serving: Vec<usize> = all.iter().copied().filter(serves).collect();
+        let is_stream = |of: &usize| {
+            let class = self.listeners.get(*of).and_then(|of| of.class);
+            class.is_some_and(Class::is_stream)
+        };
+        let (streams, requests): (Vec<usize>, Vec<usize>) =
+            serving.iter().partition(|of| is_stream(of));
+        let first = { serving.first() }.and_then(|number| self.listeners.get(*number));
         let Some(first) = first else {
             return;
         };
-        let is_stream = frontend.class.is_stream();
-        let is_udp = frontend.class == Class::Udp;
         // A port without a route refuses connections.
-        if is_stream && targets.is_empty() {
+        if requests.is_empty() && targets.is_empty() {
             return;
         }
-        let class = frontend.class;
-        let owner = first.owner();
         let port = frontend.port.to_string();
         let gateway = &first.gateway.metadata;
         let mut parts = vec!["kubernetes"];
@@ -172,42 +194,118 @@ impl Work<'_> {
             parts.extend(of_gateway.into_iter().filter(|part| !part.is_empty()));
         }
         parts.push(&port);
-        parts.extend(is_udp.then_some("udp"));
-        let name = self.names.find(&parts);
-        let rule = format!("rule.{}", quote(&name));
-        let owners = serving.iter().filter_map(|of| self.listeners.get(*of));
-        let owners = owners.map(ListenerState::owner).collect();
-        self.rules.insert(name.clone(), owners);
-        self.text.begin_rule(owner.clone());
-        self.text.line(&format!("[{rule}]"));
+        parts.extend((frontend.class == Class::Udp).then_some("udp"));
         let listen = frontend.addresses.iter().map(|address| match address {
             IpAddr::V4(address) => format!("{address}:{port}"),
             IpAddr::V6(address) => format!("[{address}]:{port}"),
         });
-        let listen: Vec<String> = listen.collect();
-        self.text.line(&format!(
-            "listen = {}",
-            quote_list(listen.iter().map(String::as_str))
-        ));
-        if is_stream {
-            if matches!(class, Class::Passthrough | Class::Terminate) {
-                self.add_refusals(&all, &serving, &mut targets);
+        let rule = RuleHead {
+            name: self.names.find(&parts),
+            listen: listen.collect(),
+            serving,
+        };
+        if streams.is_empty() {
+            return self.write_requests(&rule, all, entries, false);
+        }
+        if requests.is_empty() {
+            return self.write_connections(&rule, &streams, all, targets);
+        }
+        parts.push("https");
+        let socket = format!(
+            "unix:@evenkeel-{}-{:016x}",
+            rule.name,
+            hash_of(&rule.listen)
+        );
+        let of_requests = RuleHead {
+            name: self.names.find(&parts),
+            listen: vec![socket],
+            serving: requests,
+        };
+        self.add_request_targets(&of_requests, &mut targets);
+        self.write_connections(&rule, &streams, all, targets);
+        self.write_requests(&of_requests, all, entries, true);
+        self.write_request_group(&of_requests);
+    }
+
+    /// Adds the targets of clients whose TLS a rule for requests ends.
+    fn add_request_targets(&self, rule: &RuleHead, targets: &mut Vec<StreamTarget>) {
+        for listener in { rule.serving.iter() }.filter_map(|of| self.listeners.get(*of)) {
+            let host = listener.hostname().map(str::to_ascii_lowercase);
+            // Ingresses and a gateway may both have all names.
+            if targets.iter().any(|target| target.host == host) {
+                continue;
             }
-            self.write_stream((&name, &rule), class, &serving, &owner, &targets);
+            targets.push(StreamTarget {
+                host,
+                group: rule.name.clone(),
+                owner: Arc::new(listener.owner()),
+                passes: true,
+            });
+        }
+    }
+
+    /// Writes the group whose member is a rule for requests.
+    fn write_request_group(&mut self, rule: &RuleHead) {
+        let first = { rule.serving.first() }.and_then(|of| self.listeners.get(*of));
+        let Some(owner) = first.map(ListenerState::owner) else {
             return;
+        };
+        self.text.begin_group(owner);
+        self.text.line(&format!("[group.{}]", quote(&rule.name)));
+        let members = quote_list(rule.listen.iter().map(String::as_str));
+        self.text.line(&format!("members = {members}"));
+        self.text.line("send_proxy = \"v2\"");
+    }
+
+    /// Writes a rule for connections, whose listeners are `streams`. `all` are the listeners of the port.
+    fn write_connections(
+        &mut self,
+        rule: &RuleHead,
+        streams: &[usize],
+        all: &[usize],
+        mut targets: Vec<StreamTarget>,
+    ) {
+        let first = streams.first().and_then(|of| self.listeners.get(*of));
+        let Some(class) = first.and_then(|of| of.class) else {
+            return;
+        };
+        let Some((table, owner)) = self.write_head(rule) else {
+            return;
+        };
+        if matches!(class, Class::Passthrough | Class::Terminate) {
+            self.add_refusals(all, streams, &mut targets);
         }
-        if class.ends_tls() {
-            self.write_certificates(&rule, &serving);
+        self.write_stream((&rule.name, &table), class, streams, &owner, &targets);
+    }
+
+    /// Writes a rule for requests, with its routes. `all` are the listeners of the port. Clients come through a rule for
+    /// connections if `is_inner`.
+    fn write_requests(
+        &mut self,
+        rule: &RuleHead,
+        all: &[usize],
+        entries: &[Arc<Entry>],
+        is_inner: bool,
+    ) {
+        let Some((table, _)) = self.write_head(rule) else {
+            return;
+        };
+        if is_inner {
+            self.text.line("accept_proxy = [\"unix\"]");
         }
-        let mut hosts: Vec<(Option<String>, Owner)> = serving
-            .iter()
+        let mut serving = { rule.serving.iter() }.filter_map(|of| self.listeners.get(*of));
+        if serving.any(|of| of.class.is_some_and(Class::ends_tls)) {
+            self.write_certificates(&table, &rule.serving);
+        }
+        // The names of listeners that do not serve are closed, too.
+        let mut hosts: Vec<(Option<String>, Owner)> = { all.iter() }
             .filter_map(|of| self.listeners.get(*of))
             .map(|of| (of.hostname().map(str::to_ascii_lowercase), of.owner()))
             .collect();
         hosts.sort_by_cached_key(|(host, _)| (rank_host(host.as_deref()), host.clone()));
         hosts.dedup_by(|(host, _), (before, _)| host == before);
-        let rule_name: Arc<str> = name.as_str().into();
-        let header = format!("[[{rule}.routes]]");
+        let rule_name: Arc<str> = rule.name.as_str().into();
+        let header = format!("[[{table}.routes]]");
         let mut left = entries.iter().peekable();
         for (place, (host, owner)) in hosts.iter().enumerate() {
             let (rank, mut is_closed) = (rank_host(host.as_deref()), false);

@@ -171,7 +171,7 @@ impl RouteRule<'_> {
         ) else {
             return;
         };
-        let scheme = match frontend.class == Class::Https {
+        let scheme = match listener.class == Some(Class::Https) {
             true => "https",
             false => "http",
         };

@@ -59,8 +59,7 @@ impl Work<'_> {
 
     /// Adds refusals at a port for TLS: clients of a listener never get to routes of a less specific listener, and where TLS
     /// passes through, the connection of a client that no route is for is reset. `all` are the listeners of the port without a
-    /// conflict, and `serving` those of them that serve clients: the names of a listener without a usable certificate are
-    /// refused, too.
+    /// conflict, and `serving` those of them that serve clients: the names of all others are refused, too.
     pub(super) fn add_refusals(
         &mut self,
         all: &[usize],

@@ -172,6 +172,7 @@ impl<'o> Work<'o> {
             members: Members::Tuned(port, lines),
             binding: None,
             tuning,
+            actions: None,
         }))
     }
 
@@ -182,6 +183,7 @@ impl<'o> Work<'o> {
             members: Members::Service(port, protocol),
             binding: None,
             tuning,
+            actions: None,
         })
     }
 
