@@ -84,6 +84,8 @@ pub(crate) struct Engine {
     pub(crate) requests: Requests,
     /// Copies of connections in a fleet; `None` without them.
     pub(crate) copies: Option<Copies>,
+    /// True if the program tells acceptances.
+    acceptances_are_told: bool,
     /// Events of the time before this process, until the members of the seats are known.
     early: Vec<Event>,
 }
@@ -146,6 +148,7 @@ impl Engine {
             records: Records::default(),
             copies: None,
             requests: Requests::default(),
+            acceptances_are_told: true,
             early,
         })
     }
@@ -172,6 +175,7 @@ impl Engine {
 
     fn run(&mut self, rules: &[PlannedRule]) -> Result<(), BpfError> {
         self.records.set_rules(rules);
+        self.choose_events()?;
         for event in self.forwarder.take_events()? {
             self.take_event(&event);
         }
@@ -254,6 +258,16 @@ impl Engine {
         Ok(())
     }
 
+    /// Lets the program tell acceptances only if somebody listens: the access log, or comparisons by requests.
+    fn choose_events(&mut self) -> Result<(), BpfError> {
+        let are_needed = self.records.has_log() || self.requests.learns();
+        if self.acceptances_are_told != are_needed {
+            self.forwarder.tell_acceptances(are_needed)?;
+            self.acceptances_are_told = are_needed;
+        }
+        Ok(())
+    }
+
     /// Writes the terms of a group, and returns its number; `None` if there is no number for it.
     fn write_group(
         &mut self,
@@ -304,6 +318,7 @@ impl Engine {
                 });
                 self.unclaimed.remove(&seat);
                 home.is_used = true;
+                home.index = member.index;
                 home.group = Arc::clone(&rule.group);
                 let others = member.in_flight.saturating_sub(home.tickets);
                 let next = Terms {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use evenkeel_core::cost::Cost;
 use evenkeel_core::group::{AnsweredRequests, Outcome, Ticket};
+use evenkeel_core::member::Member;
 use evenkeel_core::time::Instant;
 use evenkeel_kernel::forward::{Pair, Terms};
 use evenkeel_manager::snapshot::GroupHandle;
@@ -18,6 +19,8 @@ pub(crate) struct Home {
     pub(crate) group: Arc<GroupHandle>,
     pub(crate) group_name: Arc<str>,
     pub(crate) cost: Cost,
+    /// Index of the member in the group, as of the last round.
+    pub(crate) index: usize,
     pub(crate) terms: Terms,
     /// Tickets of the member's connections, those that have answered included.
     pub(crate) tickets: u32,
@@ -42,6 +45,7 @@ impl Home {
             group,
             group_name,
             cost,
+            index: 0,
             terms: free_terms(),
             tickets: 0,
             answered: AnsweredRequests::default(),
@@ -56,9 +60,13 @@ impl Home {
     /// Counts a connection at the member; `None` if the member is at its limit, or no longer in the group.
     pub(crate) fn bind(&mut self, began: Instant) -> Option<Ticket> {
         let group = self.group.current.load();
-        let at = Some(self.terms.address);
-        let mut members = group.members().iter();
-        let index = members.position(|member| find_forwardable(&member.address) == at)?;
+        let (at, members) = (Some(self.terms.address), group.members());
+        let is_here = |member: &Member| find_forwardable(&member.address) == at;
+        // The group may be another one since the last round.
+        let index = match members.get(self.index).is_some_and(is_here) {
+            true => self.index,
+            false => members.iter().position(is_here)?,
+        };
         let ticket = group.bind_for(index, self.cost, began)?;
         self.tickets += 1;
         Some(ticket)

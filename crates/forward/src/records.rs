@@ -93,6 +93,11 @@ impl Records {
         }
     }
 
+    /// True if there is a log.
+    pub(crate) fn has_log(&self) -> bool {
+        self.log.is_some()
+    }
+
     /// Sets the names of rules.
     pub(crate) fn set_rules(&mut self, rules: &[PlannedRule]) {
         if self.log.is_none() {

@@ -82,6 +82,11 @@ impl Requests {
         self.learns = learns;
     }
 
+    /// True if members of some groups may be compared by requests.
+    pub(crate) fn learns(&self) -> bool {
+        self.learns
+    }
+
     /// Notes that a member has accepted a connection. The connection's first answer does not count where requests do.
     pub(crate) fn accept(&self, homes: &Homes, found: Option<(u32, &mut Ticket)>) {
         if let Some((seat, ticket)) = found

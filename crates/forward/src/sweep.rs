@@ -18,56 +18,16 @@ impl Engine {
     /// Removes connections that are over, and compares tickets and counts with the table.
     pub(crate) fn sweep(&mut self, rules: &[PlannedRule], now: Instant) -> Result<(), BpfError> {
         let now_ns = monotonic_nanos();
-        let mut limits = HashMap::new();
-        for rule in rules.iter().filter(|rule| rule.udp.is_none()) {
-            let limit = (rule.idle, rule.connect);
-            limits.extend(rule.listeners.iter().map(|listener| (*listener, limit)));
-        }
-        let linger = kernel::choose_linger(self.connections, self.forwarder.read_capacity()?);
         self.tickets.begin_look(&mut self.homes);
         self.records.begin_look();
-        let (mut over, mut connections) = (Vec::new(), 0);
-        let (nat, copies) = (&mut self.nat, &mut self.copies);
-        let (tickets, records) = (&mut self.tickets, &mut self.records);
-        nat.begin_sweep();
-        if let Some(copies) = copies {
+        self.nat.begin_sweep();
+        if let Some(copies) = &mut self.copies {
             copies.begin_sweep(now_ns);
         }
-        self.forwarder.visit_entries(|connection, entry| {
-            connections += 1;
-            nat.note(&connection);
-            let mut copies = copies.as_mut();
-            let is_ended = copies.as_mut().is_some_and(|one| one.is_over(&connection));
-            let limit = limits.get(&connection.listener).copied();
-            let linger = nat.choose_linger(&connection, linger);
-            let limit = find_limit(&connection, limit.unwrap_or((IDLE, IDLE)), linger);
-            if is_ended || connection.find_silence(now_ns) > limit {
-                over.push(connection);
-            } else {
-                note_connection(&connection, now_ns, tickets, records);
-                if let Some(copies) = copies {
-                    copies.note(&connection, &entry, now_ns);
-                }
-            }
-        })?;
-        self.connections = connections;
-        for connection in over {
-            if connection.is_open() && !connection.is_copied() {
-                records.note_silence(connection.pair, connection.began_ns);
-                if let Some(copies) = &mut self.copies {
-                    copies.note_silence(connection.pair);
-                }
-            }
-            if self.forwarder.remove_connection(&connection)? {
-                self.connections -= 1;
-            } else {
-                note_connection(&connection, now_ns, tickets, records);
-                if let Some(copies) = &mut self.copies {
-                    copies.note_packet(&connection.pair);
-                }
-            }
-        }
-        let copies = &mut self.copies;
+        let over = self.look_at_connections(rules, now_ns)?;
+        self.remove_connections(&over, now_ns)?;
+        let (tickets, records) = (&mut self.tickets, &mut self.records);
+        let (nat, copies) = (&mut self.nat, &mut self.copies);
         self.sessions
             .sweep(&self.forwarder, rules, (nat, copies), |session| {
                 note_session(session, tickets, records);
@@ -86,6 +46,67 @@ impl Engine {
         self.tickets.end_look(&mut self.homes, now);
         self.records.end_look();
         self.correct_counts()
+    }
+
+    /// Looks at the table of connections, and notes those that are open. Returns those that are to be removed.
+    fn look_at_connections(
+        &mut self,
+        rules: &[PlannedRule],
+        now_ns: u64,
+    ) -> Result<Vec<Connection>, BpfError> {
+        let mut limits = HashMap::new();
+        for rule in rules.iter().filter(|rule| rule.udp.is_none()) {
+            let limit = (rule.idle, rule.connect);
+            limits.extend(rule.listeners.iter().map(|listener| (*listener, limit)));
+        }
+        let linger = kernel::choose_linger(self.connections, self.forwarder.read_capacity()?);
+        let (mut over, mut connections) = (Vec::new(), 0);
+        let (nat, copies) = (&mut self.nat, &mut self.copies);
+        let (tickets, records) = (&mut self.tickets, &mut self.records);
+        self.forwarder.visit_entries(|connection, entry| {
+            connections += 1;
+            nat.note(&connection);
+            let mut copies = copies.as_mut();
+            let is_ended = copies.as_mut().is_some_and(|one| one.is_over(&connection));
+            // Most entries are over, and their limit is the same for all rules.
+            let is_open = connection.is_open();
+            let limit = is_open.then(|| limits.get(&connection.listener).copied());
+            let limit = limit.flatten();
+            let linger = nat.choose_linger(&connection, linger);
+            let limit = find_limit(&connection, limit.unwrap_or((IDLE, IDLE)), linger);
+            if is_ended || connection.find_silence(now_ns) > limit {
+                over.push(connection);
+            } else {
+                note_connection(&connection, now_ns, tickets, records);
+                if let Some(copies) = copies {
+                    copies.note(&connection, &entry, now_ns);
+                }
+            }
+        })?;
+        self.connections = connections;
+        Ok(over)
+    }
+
+    /// Removes connections, and notes those of which a packet has come since the look.
+    fn remove_connections(&mut self, over: &[Connection], now_ns: u64) -> Result<(), BpfError> {
+        let copies = &mut self.copies;
+        let (tickets, records) = (&mut self.tickets, &mut self.records);
+        for connection in over {
+            if connection.is_open() && !connection.is_copied() {
+                records.note_silence(connection.pair, connection.began_ns);
+                if let Some(copies) = copies {
+                    copies.note_silence(connection.pair);
+                }
+            }
+        }
+        self.connections -= over.len();
+        self.forwarder.remove_connections(over, |connection| {
+            self.connections += 1;
+            note_connection(connection, now_ns, tickets, records);
+            if let Some(copies) = copies {
+                copies.note_packet(&connection.pair);
+            }
+        })
     }
 
     /// Corrects counts that differ from the table by the same number twice, and frees seats of members that are gone.

@@ -4,6 +4,7 @@
 //! each one. A look at the tables finds numbers that are wrong because an event had no place, or came before this process.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 
 use evenkeel_core::group::{Outcome, Ticket};
 use evenkeel_core::time::Instant;
@@ -122,29 +123,30 @@ impl Tickets {
     }
 
     fn record_since_look(&mut self, homes: &mut Homes, key: &Key, note: impl FnOnce(&mut Ticket)) {
-        let seat = self.held.get(key).map(|held| held.seat);
-        if self.record(homes, key, note)
-            && let Some(home) = seat.and_then(|seat| homes.get_mut(&seat))
-        {
+        if let Some(home) = self.record(homes, key, note) {
             home.answers += 1;
         }
     }
 
-    /// Notes something in the ticket, which is a number from then on. Returns true if it is.
-    fn record(&mut self, homes: &mut Homes, key: &Key, note: impl FnOnce(&mut Ticket)) -> bool {
-        let Some(held) = self.held.get_mut(key) else {
-            return false;
+    /// Notes something in the ticket, which is a number from then on. Returns the member's seat if it is.
+    fn record<'a>(
+        &mut self,
+        homes: &'a mut Homes,
+        key: &Key,
+        note: impl FnOnce(&mut Ticket),
+    ) -> Option<&'a mut Home> {
+        let Entry::Occupied(mut held) = self.held.entry(*key) else {
+            return None;
         };
-        let (ticket, home) = (held.ticket.take(), homes.get_mut(&held.seat));
-        if let (Some(mut ticket), Some(home)) = (ticket, home) {
-            note(&mut ticket);
-            held.ticket = home.answered.add(ticket);
-            if held.ticket.is_none() {
-                self.held.remove(key);
-                return true;
-            }
+        let home = homes.get_mut(&held.get().seat)?;
+        let mut ticket = held.get_mut().ticket.take()?;
+        note(&mut ticket);
+        if let Some(kept) = home.answered.add(ticket) {
+            held.get_mut().ticket = Some(kept);
+            return None;
         }
-        false
+        held.remove();
+        Some(home)
     }
 
     /// Ends a connection of `seat`.

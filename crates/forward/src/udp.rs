@@ -117,6 +117,8 @@ pub(crate) struct Sessions {
     count: usize,
     /// Number of connection ids of QUIC in the table.
     connection_ids: usize,
+    /// True if the tables are empty and stay so: nobody begins sessions in the kernel.
+    is_unused: bool,
 }
 
 impl Sessions {
@@ -128,6 +130,7 @@ impl Sessions {
             listeners: None,
             count: 0,
             connection_ids: 0,
+            is_unused: false,
         }
     }
 
@@ -183,6 +186,13 @@ impl Sessions {
         (nat, copies): (&mut Nat, &mut Option<Copies>),
         mut note: impl FnMut(&UdpSession),
     ) -> Result<(), BpfError> {
+        let no_rule = rules.iter().all(|rule| rule.udp.is_none()) && copies.is_none();
+        let is_closed = self.listeners.as_ref().is_some_and(Vec::is_empty);
+        let may_rest = no_rule && is_closed && self.kept.is_empty();
+        if may_rest && self.is_unused {
+            // A look at empty tables takes a millisecond and more.
+            return Ok(());
+        }
         let now_ns = monotonic_nanos();
         let mut limits: HashMap<SocketAddr, Limits> = HashMap::new();
         for rule in rules {
@@ -226,19 +236,24 @@ impl Sessions {
         if self.connection_ids > 0 || rules.iter().any(is_quic) {
             self.connection_ids = forwarder.sweep_connection_ids()?;
         }
-        self.release_clients(forwarder, now_ns)
+        let kept = self.release_clients(forwarder, now_ns)?;
+        self.is_unused = may_rest && self.count + self.connection_ids + kept == 0;
+        Ok(())
     }
 
-    fn release_clients(&self, forwarder: &Forwarder, now_ns: u64) -> Result<(), BpfError> {
-        let mut free = Vec::new();
+    /// Lets the kernel have clients again. Returns the number of clients that were left to the proxy.
+    fn release_clients(&self, forwarder: &Forwarder, now_ns: u64) -> Result<usize, BpfError> {
+        let (mut free, mut kept) = (Vec::new(), 0);
         forwarder.visit_kept_clients(|client, since_ns| {
+            kept += 1;
             let age = Duration::from_nanos(now_ns.saturating_sub(since_ns));
             if age > BEGINS && !self.kept.contains(&client) {
                 free.push(client);
             }
         })?;
         free.iter()
-            .try_for_each(|client| forwarder.release_client(client))
+            .try_for_each(|client| forwarder.release_client(client))?;
+        Ok(kept)
     }
 }
 

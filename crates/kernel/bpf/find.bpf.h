@@ -20,17 +20,23 @@ struct found {
 	struct evk_connection *connection; /* 0: none */
 	const struct evk_address *client;
 	int is_of_client;
+	/* Of a first packet, as far as they were looked for; 0 if not. The client's entry may be one with another listener. */
+	struct evk_connection *entry;
+	struct evk_listener *listener;
 };
+
+/* True if a client's entry is a connection to a listener. */
+static __always_inline int is_to(const struct evk_connection *entry, const struct evk_address *listener)
+{
+	return is_equal(&entry->listener, &listener->ip) && entry->listener_port == listener->port;
+}
 
 /* Finds the connection of a client's packet to a listener. */
 static __always_inline struct evk_connection *find_of_client(const struct evk_address *client,
 							     const struct evk_address *listener)
 {
 	struct evk_connection *connection = bpf_map_lookup_elem(&evk_connections, client);
-	if (!connection || !is_equal(&connection->listener, &listener->ip) ||
-	    connection->listener_port != listener->port)
-		return 0;
-	return connection;
+	return connection && is_to(connection, listener) ? connection : 0;
 }
 
 /* Finds the client of a member's packet to an address of the balancer, with full NAT. */
@@ -76,9 +82,21 @@ static __always_inline void find_connection(const struct headers *head, struct f
 	int is_source = hints && hints->sources[port >> 6 & 1023] & bit;
 	found->client = &head->from;
 	found->is_of_client = 1;
-	found->connection = is_listener || begins ? find_of_client(&head->from, &head->to) : 0;
-	if (found->connection || (begins && bpf_map_lookup_elem(&evk_listeners, &head->to)))
-		return;
+	found->connection = 0;
+	found->entry = 0;
+	found->listener = 0;
+	if (is_listener || begins) {
+		found->entry = bpf_map_lookup_elem(&evk_connections, &head->from);
+		if (found->entry && is_to(found->entry, &head->to)) {
+			found->connection = found->entry;
+			return;
+		}
+	}
+	if (begins) {
+		found->listener = bpf_map_lookup_elem(&evk_listeners, &head->to);
+		if (found->listener)
+			return;
+	}
 	found->is_of_client = 0;
 	found->connection = is_source ? find_of_source(head, found) : 0;
 	if (found->connection)

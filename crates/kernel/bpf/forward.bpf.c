@@ -397,6 +397,21 @@ static __always_inline __u32 coarse(__u64 ns)
 	return ns >> 20;
 }
 
+/* Kinds of events that the balancer does not need, a bit for each. Written by the balancer. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, __u32);
+} evk_unneeded SEC(".maps");
+
+/* True if the balancer needs the events of a kind. */
+static __always_inline int is_needed(__u16 kind)
+{
+	__u32 zero = 0, *unneeded = bpf_map_lookup_elem(&evk_unneeded, &zero);
+	return !unneeded || !(*unneeded & 1U << kind);
+}
+
 static __always_inline void tell(__u16 kind, __u16 end, const struct evk_address *client,
 				 const struct evk_connection *connection, __u64 now)
 {
@@ -496,29 +511,48 @@ struct {
 	__type(value, struct evk_best);
 } evk_best SEC(".maps");
 
-/* Score of a seat, the lowest wins; NO_SCORE if the member may not get a connection. A function of its
- * own, which the verifier checks once: inlined, its branches would multiply in the loop below. */
-__attribute__((noinline)) __u64 evk_score(__u32 seat, __u32 form, __u32 growth, __u64 last)
+/* What a decision asks of all seats. */
+enum evk_asked {
+	OF_IPV6 = 1,	   /* members of IPv6, and not of IPv4 */
+	SOME_EXCLUDED = 2, /* some seats are excluded */
+	BY_TURNS = 4,	   /* members take turns: FORM_TURNS */
+};
+
+static __always_inline __u32 ask_seats(const struct evk_best *best, __u32 form)
+{
+	return (best->is_ipv6 ? OF_IPV6 : 0) | (best->tries ? SOME_EXCLUDED : 0) | (form == FORM_TURNS ? BY_TURNS : 0);
+}
+
+/* True if a seat is excluded. */
+static __always_inline int was_tried(__u32 seat)
 {
 	__u32 zero = 0;
 	struct evk_best *best = bpf_map_lookup_elem(&evk_best, &zero);
-	struct evk_terms *terms = bpf_map_lookup_elem(&evk_terms, &seat);
-	struct evk_counts *counts = bpf_map_lookup_elem(&evk_counts, &seat);
-	if (!best || !terms || !counts)
-		return NO_SCORE;
-	for (__u32 i = 0; i < MAX_RETRIES; i++) {
+	for (__u32 i = 0; best && i < MAX_RETRIES; i++) {
 		if (i >= best->tries)
 			break;
 		if (best->tried[i] == seat)
-			return NO_SCORE;
+			return 1;
 	}
-	if (is_ipv6(&terms->address.ip) != best->is_ipv6)
+	return 0;
+}
+
+/* Score of a seat, the lowest wins; NO_SCORE if the member may not get a connection. A function of its
+ * own, which the verifier checks once: inlined, its branches would multiply in the loop below. `asked` is of
+ * `enum evk_asked`. */
+__attribute__((noinline)) __u64 evk_score(__u32 seat, __u32 asked, __u32 growth, __u64 last)
+{
+	struct evk_terms *terms = bpf_map_lookup_elem(&evk_terms, &seat);
+	struct evk_counts *counts = bpf_map_lookup_elem(&evk_counts, &seat);
+	if (!terms || !counts || (asked & SOME_EXCLUDED && was_tried(seat)))
+		return NO_SCORE;
+	if (is_ipv6(&terms->address.ip) != (asked & OF_IPV6))
 		return NO_SCORE;
 	__s64 own = counts->in_flight;
 	__u64 here = own > 0 ? own : 0;
 	if (here >= terms->room)
 		return NO_SCORE;
-	if (form == FORM_TURNS)
+	if (asked & BY_TURNS)
 		return counts->pass > last ? counts->pass : last;
 	__u64 busy = here + terms->others;
 	if (busy > 0xffffff)
@@ -543,20 +577,24 @@ __attribute__((noinline)) int evk_choose_seat(__u32 number)
 	__u64 *turn = bpf_map_lookup_elem(&evk_turns, &family);
 	if (!turn)
 		return -2;
-	__u32 form = group->form, total = group->count, growth = group->growth;
+	__u32 form = group->form, total = group->count;
 	if ((form != FORM_SCORE && form != FORM_TURNS) || total > GROUP_SEATS)
 		return -2;
 	if (total == 0)
 		return -1;
 	__u64 last = *turn;
-	__u32 start = bpf_get_prandom_u32() % total;
+	__u32 at = bpf_get_prandom_u32() % total, asked = ask_seats(best, form);
 	best->score = NO_SCORE;
 	best->count = total;
 	for (__u32 i = 0; i < GROUP_SEATS; i++) {
 		if (i >= total)
 			break;
-		__u32 seat = group->seats[(start + i) % total & (GROUP_SEATS - 1)];
-		__u64 score = evk_score(seat, form, growth, last);
+		__u32 seat = group->seats[at & (GROUP_SEATS - 1)];
+		/* The next one, and the first one after the last: without a division, and without a branch, which the
+		 * verifier would follow in each turn. */
+		at += 1;
+		at &= (__u32)((__s32)(at - total) >> 31);
+		__u64 score = evk_score(seat, asked, group->growth, last);
 		best->seats[i] = seat;
 		best->scores[i] = score;
 		if (score < best->score) {
@@ -567,7 +605,8 @@ __attribute__((noinline)) int evk_choose_seat(__u32 number)
 	if (best->score == NO_SCORE)
 		return -1;
 	__u32 seat = best->seat;
-	if (form == FORM_TURNS) {
+	/* Read once more: the stack has no room for what a loop keeps. */
+	if (group->form == FORM_TURNS) {
 		struct evk_terms *terms = bpf_map_lookup_elem(&evk_terms, &seat);
 		struct evk_counts *counts = bpf_map_lookup_elem(&evk_counts, &seat);
 		if (terms && counts) {
@@ -623,9 +662,11 @@ __attribute__((noinline)) int evk_tell_decision(__u32 number, __u32 chosen, __u6
 {
 	__u32 zero = 0;
 	__u64 *next = bpf_map_lookup_elem(&evk_samples, &number);
+	if (!next || now < *next)
+		return 0;
 	struct evk_best *best = bpf_map_lookup_elem(&evk_best, &zero);
 	struct evk_group *group = bpf_map_lookup_elem(&evk_groups, &number);
-	if (!next || !best || !group || now < *next)
+	if (!best || !group)
 		return 0;
 	*next = now + SAMPLE_NS;
 	struct evk_decision *told = bpf_ringbuf_reserve(&evk_decisions, sizeof(*told), 0);
@@ -852,6 +893,11 @@ static __always_inline struct evk_scratch *find_scratch(void)
 #define TIMESTAMPS_LENGTH 10
 /* Options that begin with two fillers and timestamps, as systems write them (RFC 7323, appendix A). */
 #define USUAL_OPTIONS bpf_htonl(1 << 24 | 1 << 16 | TIMESTAMPS << 8 | TIMESTAMPS_LENGTH)
+/* The same behind the largest segment size, which first packets begin with: selective acknowledgements instead of fillers,
+ * or fillers without these. */
+#define SEGMENT_SIZE bpf_htonl(2 << 24 | 4 << 16)
+#define SEGMENT_SIZE_MASK bpf_htonl(0xffff0000)
+#define USUAL_FIRST_OPTIONS bpf_htonl(4 << 24 | 2 << 16 | TIMESTAMPS << 8 | TIMESTAMPS_LENGTH)
 
 /* Finds the timestamps among the options in the scratch memory: the offset of the sender's one, 0 if there are none.
  * The place is in memory: the verifier would follow each value that it may have. */
@@ -937,8 +983,15 @@ static __attribute__((noinline)) int shift_options(struct __sk_buff *skb)
  * that the member returns on the way back. Returns the difference of the sums, or -1 for other options. */
 static __always_inline __s64 shift_usual(const struct evk_scratch *scratch, __be32 *options, void *end)
 {
-	if (scratch->length < 12 || (void *)(options + 3) > end || options[0] != USUAL_OPTIONS)
+	__u32 length = scratch->length;
+	if (length < 12 || (void *)(options + 3) > end)
 		return -1;
+	if (options[0] != USUAL_OPTIONS) {
+		if (length < 16 || (void *)(options + 4) > end || (options[0] & SEGMENT_SIZE_MASK) != SEGMENT_SIZE ||
+		    (options[1] != USUAL_FIRST_OPTIONS && options[1] != USUAL_OPTIONS))
+			return -1;
+		options += 1;
+	}
 	__be32 *place = options + (scratch->is_source ? 1 : 2);
 	__be32 old = *place;
 	/* As in `evk_shift_timestamps`. */
@@ -1164,12 +1217,11 @@ static __always_inline int keep_syn(struct __sk_buff *skb, const struct headers 
 	return 0;
 }
 
-/* Deletes the entry of a client's connection that is over: the port is used again. */
-static __always_inline void clear_closed(const struct evk_address *client)
+/* Deletes the entry of a client's connection that is over: the port is used again. `old`: 0 without an entry. */
+static __always_inline void clear_closed(const struct evk_address *client, const struct evk_connection *old,
+					 struct evk_draft *draft)
 {
-	struct evk_connection *old = bpf_map_lookup_elem(&evk_connections, client);
-	struct evk_draft *draft = find_draft();
-	if (old && draft && old->flags & CLOSED) {
+	if (old && old->flags & CLOSED) {
 		fill_pair(&draft->old, old);
 		bpf_map_delete_elem(&evk_connections, client);
 		free_port(&draft->old);
@@ -1198,19 +1250,22 @@ static __always_inline struct evk_source_limit *find_source_limit(void)
 	return limit && limit->interval_ns ? limit : 0;
 }
 
-/* True if a client's source may begin no connection now. */
-static __always_inline int is_over_rate(const struct evk_address *client, __u64 now)
+/* True if a client's source may begin no connection now. `used` is set to what the source has used, or 0. */
+static __always_inline int is_over_rate(const struct evk_address *client, __u64 **used, __u64 now)
 {
 	struct evk_source_limit *limit = find_source_limit();
-	__u64 *used = limit ? find_source(client, 0) : 0;
-	return used && *used > now && *used - now + limit->interval_ns > limit->burst_ns;
+	*used = limit ? find_source(client, 0) : 0;
+	return limit && *used && **used > now && **used - now + limit->interval_ns > limit->burst_ns;
 }
 
-/* Counts a connection that a client's source has begun. */
-static __always_inline void use_source(const struct evk_address *client, __u64 now)
+/* Counts a connection that a client's source has begun. `used`: what the source has used, if that is known. */
+static __always_inline void use_source(const struct evk_address *client, __u64 *used, __u64 now)
 {
 	struct evk_source_limit *limit = find_source_limit();
-	__u64 *used = limit ? find_source(client, 1) : 0;
+	if (!limit)
+		return;
+	if (!used)
+		used = find_source(client, 1);
 	if (!used)
 		return;
 	/* Two CPUs may do this at once: then the source may begin one more. */
@@ -1245,14 +1300,18 @@ static __always_inline int send_to_member(struct __sk_buff *skb, const struct bp
 		    has_nat ? connection->shift : 0);
 }
 
-static __always_inline int begin(struct __sk_buff *skb, const struct headers *head,
-				 const struct evk_address *client, __u64 now)
+/* Begins a connection with a client's packet. `listener` and `old`: the listener and the entry of the client, if they are
+ * known. */
+static __always_inline int begin(struct __sk_buff *skb, const struct headers *head, const struct evk_address *client,
+				 struct evk_listener *listener, const struct evk_connection *old, __u64 now)
 {
-	struct evk_listener *listener = bpf_map_lookup_elem(&evk_listeners, &head->to);
 	struct evk_draft *draft = find_draft();
+	if (!listener)
+		listener = bpf_map_lookup_elem(&evk_listeners, &head->to);
 	if (!listener || !draft)
 		return TC_ACT_UNSPEC;
-	if (is_over_rate(client, now))
+	__u64 *used;
+	if (is_over_rate(client, &used, now))
 		return pass(PASSED_RATE);
 	draft->syn.tries = 0;
 	if (keep_syn(skb, head, &draft->syn))
@@ -1260,7 +1319,7 @@ static __always_inline int begin(struct __sk_buff *skb, const struct headers *he
 	draft->connection.listener = head->to.ip;
 	draft->connection.listener_port = head->to.port;
 	struct bpf_fib_lookup fib;
-	clear_closed(client);
+	clear_closed(client, old, draft);
 	int outcome = prepare(skb, client, listener, draft, &fib, now);
 	if (outcome)
 		return pass(outcome);
@@ -1271,7 +1330,7 @@ static __always_inline int begin(struct __sk_buff *skb, const struct headers *he
 		free_port(&draft->pair);
 		return pass(PASSED_TABLE);
 	}
-	use_source(client, now);
+	use_source(client, used, now);
 	return send_to_member(skb, &fib, head, client, &draft->connection);
 }
 
@@ -1651,7 +1710,8 @@ static __always_inline int to_client(struct __sk_buff *skb, const struct headers
 				__sync_fetch_and_add(&counts->handshakes, 1);
 				__sync_fetch_and_add(&counts->handshake_ns, took);
 			}
-			tell(EVENT_ACCEPT, 0, client, connection, now);
+			if (is_needed(EVENT_ACCEPT))
+				tell(EVENT_ACCEPT, 0, client, connection, now);
 		}
 		if (head->payload && is_new && !head->syn && !(flags & ANSWERED) &&
 		    !(__sync_fetch_and_or(&connection->flags, ANSWERED) & ANSWERED) && counts) {
@@ -1938,7 +1998,7 @@ static __attribute__((noinline)) int forward_tcp(struct __sk_buff *skb, int is6)
 	struct evk_connection *connection = found.connection;
 	/* The client may use the port of a connection that is over again. */
 	if (!connection || (found.is_of_client && begins && connection->flags & CLOSED))
-		return begins ? begin(skb, &head, &head.from, bpf_ktime_get_ns()) :
+		return begins ? begin(skb, &head, &head.from, found.listener, found.entry, bpf_ktime_get_ns()) :
 				forward_by_row(skb, &head.from, &head.to, 0);
 	__u64 now = is_in_middle(connection, &head, found.is_of_client) ? 0 : bpf_ktime_get_ns();
 	if (found.is_of_client)
@@ -2023,16 +2083,37 @@ int evk_choose(struct evk_question *question)
 	return evk_choose_seat(question->group);
 }
 
-/* Removes a connection that is over, or that was silent for too long. */
+/* Removal of a connection that is over, or that was silent for too long. */
 struct evk_removal {
 	struct evk_address client;
 	__u32 seen; /* not if a packet has come since */
 	__u32 zero;
 };
 
-SEC("syscall")
-int evk_remove(struct evk_removal *removal)
+/* Connections that are removed by a run, at most: the result has a bit for each. */
+#define REMOVALS 32
+
+/* Removals of a run, written by the balancer. */
+struct evk_removals {
+	struct evk_removal all[REMOVALS];
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct evk_removals);
+} evk_removals SEC(".maps");
+
+/* Removes the connection of a removal. A function of its own, which the verifier checks once. Returns 1 if the connection
+ * was removed. */
+__attribute__((noinline)) int evk_remove_one(__u32 number)
 {
+	__u32 zero = 0;
+	struct evk_removals *removals = bpf_map_lookup_elem(&evk_removals, &zero);
+	if (!removals)
+		return 0;
+	const struct evk_removal *removal = &removals->all[number & (REMOVALS - 1)];
 	struct evk_address client = removal->client;
 	struct evk_connection *connection = bpf_map_lookup_elem(&evk_connections, &client);
 	if (!connection || connection->seen != removal->seen)
@@ -2046,6 +2127,25 @@ int evk_remove(struct evk_removal *removal)
 	bpf_map_delete_elem(&evk_connections, &client);
 	free_port(&pair);
 	return 1;
+}
+
+struct evk_removal_order {
+	__u32 count;
+	__u32 zero;
+};
+
+/* Removes connections. Returns a bit for each one that was removed. */
+SEC("syscall")
+int evk_remove(struct evk_removal_order *order)
+{
+	__u32 count = order->count, removed = 0;
+	for (__u32 i = 0; i < REMOVALS; i++) {
+		if (i >= count)
+			break;
+		if (evk_remove_one(i))
+			removed |= 1U << i;
+	}
+	return removed;
 }
 
 /* Corrects a member's number of connections. */

@@ -99,7 +99,7 @@ __attribute__((noinline)) int evk_choose_of_row(__u32 number, __u32 hash)
 	struct evk_best *best = bpf_map_lookup_elem(&evk_best, &zero);
 	if (!group || !best)
 		return -2;
-	__u32 form = group->form, growth = group->growth;
+	__u32 form = group->form, growth = group->growth, asked = ask_seats(best, group->form);
 	if (form != FORM_SCORE && form != FORM_TURNS)
 		return -2;
 	struct evk_row *row = find_row(number, hash, best->is_ipv6);
@@ -112,7 +112,7 @@ __attribute__((noinline)) int evk_choose_of_row(__u32 number, __u32 hash)
 		__u32 seat = row->seats[i];
 		if (seat >= MAX_SEATS || found >= ROW_CHOICES)
 			continue;
-		__u64 score = evk_score(seat, form, growth, 0);
+		__u64 score = evk_score(seat, asked, growth, 0);
 		best->seats[i] = seat;
 		best->scores[i] = score;
 		best->count = i + 1;

@@ -339,8 +339,8 @@ static __always_inline int choose_for_session(struct evk_udp_draft *draft, __u32
 	return chosen;
 }
 
-/* Counts a session that has begun. */
-static __always_inline void count_session(struct evk_udp_draft *draft, __u64 now)
+/* Counts a session that has begun. `used` as in `use_source`. */
+static __always_inline void count_session(struct evk_udp_draft *draft, __u64 *used, __u64 now)
 {
 	__u32 seat = draft->session.seat;
 	struct evk_counts *counts = bpf_map_lookup_elem(&evk_counts, &seat);
@@ -354,7 +354,7 @@ static __always_inline void count_session(struct evk_udp_draft *draft, __u64 now
 		__sync_fetch_and_add(&all->begun, 1);
 	}
 	tell_udp(EVENT_BEGIN, 0, &draft->pair.member, &draft->session, now);
-	use_source(&draft->who.client, now);
+	use_source(&draft->who.client, used, now);
 }
 
 /* True if the clients of a member go to other members. */
@@ -371,7 +371,8 @@ static __always_inline int begin_session(struct __sk_buff *skb, const struct hea
 					 struct evk_udp_draft *draft, const struct evk_udp_listener *listener,
 					 int failed, __u64 now)
 {
-	if (is_over_rate(&draft->who.client, now))
+	__u64 *used;
+	if (is_over_rate(&draft->who.client, &used, now))
 		return keep(draft, PASSED_RATE, now);
 	int by_id = find_by_id(skb, head, draft, listener);
 	int chosen = by_id >= 0 ? by_id : choose_for_session(draft, listener->group, failed);
@@ -417,7 +418,7 @@ static __always_inline int begin_session(struct __sk_buff *skb, const struct hea
 		bpf_map_delete_elem(&evk_udp_sessions, &draft->pair);
 		return keep(draft, PASSED_TABLE, now);
 	}
-	count_session(draft, now);
+	count_session(draft, used, now);
 	if (by_id >= 0)
 		count(BY_ID);
 	else

@@ -411,6 +411,9 @@ pub enum Step {
     End(End),
 }
 
+/// Kind of the event [`Step::Accept`]: `EVENT_ACCEPT`.
+pub(super) const ACCEPT: u16 = 4;
+
 /// Event of a connection: `struct evk_event`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Event {
@@ -448,7 +451,7 @@ impl Event {
             (3, 3) => Step::End(End::ClientReset),
             (3, 4) => Step::End(End::Silent),
             (3, 5) => Step::End(End::Unreachable),
-            (4, _) => Step::Accept,
+            (ACCEPT, _) => Step::Accept,
             (5, _) => Step::Confirm,
             (16, _) => Step::Adopt,
             _ => return None,

@@ -12,6 +12,7 @@ mod layout;
 mod nat;
 mod outcomes;
 mod place;
+mod removals;
 mod requests;
 mod row_table;
 mod rows;
@@ -529,16 +530,15 @@ impl Forwarder {
         Ok(find_map(&self.object, "evk_connections")?.max_entries())
     }
 
-    /// Removes a connection, if no packet has come since the connection was read. Returns true if it was removed.
+    /// Lets the program tell members' acceptances ([`Step::Accept`]), or not. The program tells them at first.
     ///
     /// # Errors
     ///
     /// The kernel refuses.
-    pub fn remove_connection(&self, connection: &Connection) -> Result<bool, BpfError> {
-        let mut context = layout::write_address(connection.pair.client).to_vec();
-        context.extend(connection.age.seen.to_ne_bytes());
-        context.extend([0; 4]);
-        Ok(bpf::run(&self.object, "evk_remove", Some(&mut context))? == 1)
+    pub fn tell_acceptances(&self, are_needed: bool) -> Result<(), BpfError> {
+        let bits = u32::from(!are_needed) << layout::ACCEPT;
+        let key = 0u32.to_ne_bytes();
+        bpf::update_map(&self.object, "evk_unneeded", &key, &bits.to_ne_bytes())
     }
 
     /// Corrects a member's requests without an answer by a difference from [`Awaited::correct`].

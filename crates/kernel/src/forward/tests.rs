@@ -21,6 +21,7 @@ mod families;
 mod nat;
 mod packets;
 mod places;
+mod removals;
 mod requests;
 mod resets;
 mod retries;

@@ -95,6 +95,30 @@ fn s41_events_have_the_times_and_the_bytes_of_a_connection() {
 }
 
 #[test]
+fn s41_acceptances_are_told_if_they_are_needed() {
+    run_beside_routes(|forwarder, interface| {
+        let (family, mut port) = (Family::V4, 6000);
+        serve_members(forwarder, &[family.member(2)], 0);
+        for (is_needed, told) in [(true, 2), (false, 1), (true, 2)] {
+            forwarder.tell_acceptances(is_needed).unwrap();
+            port += 1;
+            let client = (family, port);
+            for packet in [
+                client_segment(client, 100, 0, SYN),
+                member_segment(client, 900, 101, SYN | ACK),
+            ] {
+                send(forwarder, interface, &packet);
+            }
+            let events = forwarder.take_events().unwrap();
+            assert_eq!(events.len(), told);
+            // The counts have the acceptance in any case.
+            let begun = u64::from(port - 6000);
+            assert_eq!(forwarder.read_counts(0).unwrap().handshakes.0, begun);
+        }
+    });
+}
+
+#[test]
 fn s41_events_without_room_are_counted() {
     run_beside_routes(|forwarder, interface| {
         let client = |port| (Family::V6, port);

@@ -196,6 +196,59 @@ fn s41_timestamps_of_a_port_that_is_used_again_go_on() {
     });
 }
 
+/// Systems write the options of first packets in these ways, and others are allowed.
+#[test]
+fn s41_timestamps_of_first_packets_are_shifted_wherever_they_are() {
+    run_beside_routes(|forwarder, interface| {
+        let timestamps = [8u8, 10, 0, 0, 3, 232, 0, 0, 0, 0];
+        let layouts: [(&[u8], &[u8]); 8] = [
+            (&[2, 4, 5, 180, 4, 2], &[1, 3, 3, 7]),
+            (&[2, 4, 5, 180, 4, 2], &[]),
+            (&[2, 4, 5, 180, 1, 1], &[]),
+            (&[1, 1], &[2, 4, 5, 180]),
+            (&[4, 2], &[2, 4, 5, 180]),
+            (&[1, 3, 3, 7, 1, 1], &[4, 2, 1, 1]),
+            (&[2, 4, 5, 180, 1, 3, 3, 8, 1], &[1]),
+            // Selective acknowledgements twice, and no timestamps.
+            (&[2, 4, 5, 180, 4, 2, 4, 2, 0, 0, 0, 0, 0, 0, 0, 0], &[]),
+        ];
+        let mut port = 4_000;
+        for family in [Family::V4, Family::V6] {
+            for (before, behind) in layouts {
+                serve_with_nat(forwarder, &[family.member(9)], 0);
+                let has_any = before.len() < 16;
+                let between: &[u8] = if has_any { &timestamps } else { &[] };
+                let options = [before, between, behind].concat();
+                port += 1;
+                let syn = Segment {
+                    options: options.clone(),
+                    ..write_syn(family, port)
+                };
+                // Checksums and lengths are compared when a packet is read.
+                let sent = send(forwarder, interface, &syn);
+                assert_eq!(sent.options.len(), options.len());
+                let reply = answer(&sent, SYN | ACK, sent.options.clone());
+                let back = send(forwarder, interface, &reply);
+                assert_eq!((back.from, back.to), (syn.to, syn.from));
+                if has_any {
+                    let (shifted, zero) = read_timestamps(&sent.options);
+                    assert!(shifted != 1_000 && zero == 0, "{options:?}");
+                    // A timestamp of nobody is left as it is.
+                    assert_eq!(back.options, sent.options);
+                    let echo = answer(&sent, ACK, write_options(9, shifted));
+                    let back = send(forwarder, interface, &echo);
+                    assert_eq!(read_timestamps(&back.options), (9, 1_000));
+                } else {
+                    assert_eq!(sent.options, options);
+                }
+                for connection in list_connections(forwarder) {
+                    assert!(forwarder.remove_connection(&connection).unwrap());
+                }
+            }
+        }
+    });
+}
+
 #[test]
 fn s41_a_retry_takes_a_port_towards_the_other_member() {
     run_beside_routes(|forwarder, interface| {
