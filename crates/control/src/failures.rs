@@ -9,7 +9,8 @@ use evenkeel_core::group::Group;
 use evenkeel_core::member::Member;
 use evenkeel_core::time::Instant;
 
-use crate::trial::{self, UsualRates};
+use crate::trial;
+use crate::usual_rates::{Counts, UsualRates};
 
 /// Last seconds, the running one included, in which failures are counted beside the whole window.
 const LAST_SECONDS: [u64; 3] = [2, 4, 8];
@@ -19,9 +20,6 @@ const LEAST_FAILURES: u64 = 5;
 
 /// Least number of failures in the last seconds that eject a member to which the strategy sends hardly any requests.
 const LEAST_STARVED: u64 = 2;
-
-/// Share of its usual requests below which a member gets hardly any.
-const STARVED: f64 = 0.25;
 
 /// Failures of this balancer's own requests for which a member is ejected.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -47,35 +45,6 @@ impl fmt::Display for FailureCause {
     }
 }
 
-/// Requests within some time.
-#[derive(Clone, Copy, Default)]
-pub(crate) struct Counts {
-    /// Number of requests.
-    pub(crate) total: u64,
-    /// Number of requests that failed.
-    pub(crate) failures: u64,
-}
-
-impl Counts {
-    pub(crate) fn sum(self, other: &Counts) -> Counts {
-        Counts {
-            total: self.total + other.total,
-            failures: self.failures + other.failures,
-        }
-    }
-
-    pub(crate) fn without(&self, own: &Counts) -> Counts {
-        Counts {
-            total: self.total - own.total,
-            failures: self.failures - own.failures,
-        }
-    }
-
-    pub(crate) fn share(&self) -> f64 {
-        self.failures as f64 / self.total.max(1) as f64
-    }
-}
-
 /// Returns the cause of an ejection if a member fails much more than the others do.
 pub(crate) fn exceeds(
     own: &Counts,
@@ -90,6 +59,14 @@ pub(crate) fn exceeds(
     let error = (others * (1.0 - others) / own.total as f64).sqrt();
     let exceeds = own_share - others > f64::from(settings.excess).max(3.0 * error);
     exceeds.then_some(FailureCause::Share(own_share, others))
+}
+
+/// Returns true if failures are too many for so few requests to be chance, even if the share of failures that ejects
+/// nobody was usual.
+fn fails_clearly(own: &Counts, settings: &EjectionSettings) -> bool {
+    let excess = f64::from(settings.excess);
+    let error = (excess * (1.0 - excess) / own.total.max(1) as f64).sqrt();
+    own.failures >= LEAST_STARVED && own.share() > excess + error / 2.0
 }
 
 /// Returns true if the clients of the member at `index` have seen it fail, and not just a client
@@ -176,12 +153,32 @@ impl<'a, F: Fn(&Member, Duration) -> Counts> Lately<'a, F> {
         let Some(member) = self.group.members().get(index) else {
             return false;
         };
-        if own.failures < LEAST_STARVED || !trial::are_possible(self.group) {
+        let settings = &self.group.settings().ejection;
+        if !fails_clearly(own, settings) || !trial::are_possible(self.group) {
             return false;
         }
-        let rates = || UsualRates::measure(self.group, &[], self.now);
-        let usual = self.rates.get_or_init(rates).rate(member);
-        let got = own.total as f64 / seconds as f64;
-        usual >= trial::LEAST_RATE && got < STARVED * usual
+        let usual = self.usual_rate(member);
+        usual >= trial::LEAST_RATE && UsualRates::are_hardly_any(usual, own.total, seconds as f64)
+    }
+
+    fn usual_rate(&self, member: &Member) -> f64 {
+        let rates = || UsualRates::measure(self.group, std::iter::empty(), self.now);
+        self.rates.get_or_init(rates).rate(member)
+    }
+
+    /// Returns the cause of an ejection for a member that has trials while it serves. `own` are its requests since then. A member that fails on never gets the least number of
+    /// requests: the requests that it would usually have had are compared with this number.
+    pub(crate) fn find_cause_of_starved(&self, index: usize, own: &Counts) -> Option<FailureCause> {
+        let settings = &self.group.settings().ejection;
+        let usual = self.usual_rate(self.group.members().get(index)?);
+        let within = usual * settings.window.as_secs_f64();
+        let (seconds, counts) = (LAST_SECONDS.last()?, self.spans.last()?);
+        let (recents, all) = counts.get_or_init(|| self.count_all(*seconds));
+        let others = all.without(recents.get(index)?);
+        let is_cause = fails_clearly(own, settings)
+            && others.failures == 0
+            && usual >= trial::LEAST_RATE
+            && within >= f64::from(settings.min_requests);
+        is_cause.then(|| FailureCause::Share(own.share(), 0.0))
     }
 }

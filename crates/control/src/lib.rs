@@ -23,10 +23,13 @@ mod place;
 pub mod pulse;
 pub mod queue;
 pub mod rate;
+#[cfg(test)]
+mod returns;
 pub mod round;
 pub mod shares;
 pub mod shares_by_key;
 #[cfg(test)]
 mod testing;
 pub mod trial;
+mod usual_rates;
 pub mod zones;

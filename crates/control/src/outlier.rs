@@ -44,8 +44,9 @@ use evenkeel_core::strategy::RequestNeeds;
 use evenkeel_core::time::Instant;
 
 pub use crate::failures::FailureCause;
-use crate::failures::{Counts, Lately, clients_agree, exceeds};
+use crate::failures::{Lately, clients_agree, exceeds};
 use crate::trial::{MemberTrials, TrialProgress};
+use crate::usual_rates::Counts;
 
 /// Ejections of a group's members, as far as they are known.
 #[derive(Clone, Debug, Default)]
@@ -62,6 +63,9 @@ pub struct Outliers {
 /// Difference by which the end of an ejection by another balancer may seem to move: it is told as the time that is
 /// left, and messages take their time.
 const TOLD_LATE: Duration = Duration::from_secs(1);
+
+/// Time after the end of an ejection in which trials under way may still decide how the member returns.
+const TRIALS_LATE: Duration = Duration::from_secs(2);
 
 /// Bound of the caution with members that are ejected again and again: they get their share of first trials, divided by
 /// this.
@@ -380,11 +384,15 @@ impl Outliers {
             let Some(member) = group.members().get(index) else {
                 continue;
             };
+            // The trials have shown that the member can do what it could before.
+            member.slot.forget_failures();
+            if !member.slot.has_reason(Reason::Ejected) {
+                // The strategy had hardly any requests for the member.
+                continue;
+            }
             if let Some(last) = self.histories.get_mut(&member.id) {
                 last.until = now;
             }
-            // The trials have shown that the member can do what it could before.
-            member.slot.forget_failures();
             member.slot.set_ramp_from(None);
             member.slot.set(Reason::Ejected, false);
             let event = Event::Recovered;
@@ -421,9 +429,12 @@ impl Outliers {
             // A member that left while it was ejected may come back when its history is
             // gone already.
             let history = self.histories.get(&member.id);
-            if history.is_none_or(|history| now >= history.until)
-                && !self.prolong(group, member, now)
-            {
+            let is_promising = self.trials.are_promising(member.id);
+            let is_over = |history: &Ejection| match is_promising {
+                true => now >= history.until.after(TRIALS_LATE),
+                false => now >= history.until,
+            };
+            if history.is_none_or(is_over) && !self.prolong(group, member, now) {
                 let event = take_back(member, now);
                 changes.push(Change { index, event });
             }
@@ -461,6 +472,10 @@ impl Outliers {
                 && (!is_bound || clients_agree(group, index, &all.without(recent), now))
             {
                 candidates.push((index, cause, MemberTraffic::of_counts(recent, 0)));
+            } else if let Some(own) = self.trials.starved_counts(member.id)
+                && let Some(cause) = lately.find_cause_of_starved(index, &own)
+            {
+                candidates.push((index, cause, MemberTraffic::of_counts(&own, 0)));
             }
         }
         let share = |candidate: &(usize, FailureCause, MemberTraffic)| recents[candidate.0].share();
@@ -562,6 +577,10 @@ fn loudest<'w>(
 /// Has a member in again that was ejected.
 fn take_back(member: &Member, now: Instant) -> Event {
     member.slot.forgive();
+    if member.slot.has_record() {
+        // Nobody has taken them, and a member that serves may have some of its own.
+        member.slot.trials().grant_trials(0);
+    }
     member.slot.set(Reason::Ejected, false);
     member.slot.set_ramp_from(Some(now));
     Event::Returned

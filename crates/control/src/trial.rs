@@ -4,24 +4,29 @@
 //! member is tried when its budget allows. After a trial that succeeds, the member is tried in every round, until a trial
 //! fails, or until enough have succeeded and the member is in again. The budget pays for these trials, too: however many
 //! of its requests a member fails, it gets no more than its budget.
+//!
+//! A member that serves, and that the strategy sends hardly any requests for a failure, is tried, too: a strategy takes
+//! a failure back over the member's next requests, and such a member has hardly any. Here the requests of the strategy
+//! are trials as well. After enough successes in a row the failures of the member are forgotten.
 
-use std::collections::{BTreeMap, HashMap};
-use std::time::Duration;
+use std::collections::HashMap;
 
 use evenkeel_core::group::{Granularity, Group};
-use evenkeel_core::member::{Member, MemberId, Reason, rank_of};
+use evenkeel_core::member::{Member, MemberId, Reason};
 use evenkeel_core::observe::TrialTotals;
 use evenkeel_core::strategy::RequestNeeds;
 use evenkeel_core::time::Instant;
 
+use crate::usual_rates::{Counts, UsualRates};
+
 /// Share of its usual requests that a member gets as trials.
-const BUDGET: f64 = 0.015;
+const BUDGET: f64 = 0.014;
 
 /// Usual requests of a member in a second with which the budget allows a trial about every two seconds.
 pub(crate) const LEAST_RATE: f64 = 30.0;
 
 /// Most trials that a member may be ahead of its budget: a member that fails seldom is not to wait for long.
-const MOST_DEBT: f64 = 4.0;
+const MOST_DEBT: f64 = 3.0;
 
 /// Trials in a row that must succeed before the member is in again: a member that fails half of its requests passes
 /// once in a thousand times.
@@ -30,23 +35,47 @@ const ENOUGH: u64 = 10;
 /// Trials in a row after which a member gets two in a round.
 const SAFE: u64 = 4;
 
-/// Time over which the rate of requests is measured, in whole seconds.
-const RATE_SPAN: Duration = Duration::from_secs(3);
-
 /// Longest time between two rounds that counts.
 const LONGEST_ROUND: f64 = 1.0;
 
-/// Trials of the members that are ejected.
+/// Most trials in a row, as a multiple of [`ENOUGH`], that must succeed before failures are forgotten of a member that
+/// goes on to fail now and then.
+const MOST_PATIENCE: u64 = 8;
+
+/// Seconds, times its patience, after which a member that has been forgiven counts as one that never failed.
+const GOOD_CONDUCT: f64 = 10.0;
+
+/// Share of failures that no strategy notices.
+const NEGLIGIBLE: f32 = 1e-3;
+
+/// Trials of the members that are ejected, or that serve and get hardly any requests.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct MemberTrials {
     members: HashMap<MemberId, Progress>,
+    forgiven: HashMap<MemberId, Forgiven>,
 }
 
-/// Trials of a member in its present ejection.
+/// The last time that a member had enough trials in a row that succeeded.
+#[derive(Clone, Copy, Debug)]
+struct Forgiven {
+    at: Instant,
+    /// Multiple of [`ENOUGH`] that was needed.
+    patience: u64,
+}
+
+/// Trials of a member in its present ejection, or while it gets hardly any requests.
 #[derive(Clone, Copy, Debug)]
 struct Progress {
-    /// Totals of the member at the last round.
+    /// False if the member serves.
+    is_ejected: bool,
+    /// Totals of the member at the last round: of trials, or of all requests if the member serves.
     totals: TrialTotals,
+    /// Number of trials that were over at the last round.
+    trials: u64,
+    /// True if requests take the member's trials.
+    is_taken: bool,
+    /// Multiple of [`ENOUGH`] that is needed.
+    patience: u64,
     /// Number of trials that have succeeded since the last failure.
     in_a_row: u64,
     /// Trials that are over since the ejection began or was prolonged, and those that failed.
@@ -82,51 +111,53 @@ pub(crate) fn are_possible(group: &Group) -> bool {
 }
 
 impl MemberTrials {
-    /// Counts the trials that are over, and grants new ones to members that `caution` names: a member with caution 2
-    /// gets half as many first trials as one with 1. Returns the indices of the members that have passed.
+    /// Counts the trials that are over, and grants new ones to ejected members that `caution` names, and to members that
+    /// serve and get hardly any requests for a failure: a member with caution 2 gets half as many first trials as one
+    /// with 1. Returns the indices of the members that have passed.
     pub(crate) fn run_round(
         &mut self,
         group: &Group,
         caution: impl Fn(&Member) -> Option<f64>,
         now: Instant,
     ) -> Vec<usize> {
-        let is_possible = are_possible(group);
-        let tried = |member: &Member| match member.slot.reason_bits() == Reason::Ejected as u32 {
-            true => caution(member).filter(|_| is_possible),
-            false => None,
-        };
-        let members = group.members().iter().enumerate();
-        let tried: Vec<(usize, &Member, f64)> = members
-            .filter_map(|(index, member)| Some((index, member, tried(member)?)))
-            .collect();
+        self.forgiven.retain(|_, last| last.counts(now));
+        let tried = self.find_tried(group, caution, now);
         if tried.is_empty() {
             self.members.clear();
             return Vec::new();
         }
-        let rates = UsualRates::measure(group, &tried, now);
         let mut next = HashMap::new();
         let (mut passed, mut is_granted) = (Vec::new(), false);
-        for &(index, member, caution) in &tried {
-            let trials = member.slot.trials();
-            let known = self.members.get(&member.id).copied();
-            let mut progress = known.unwrap_or_else(|| {
-                // One that nobody has taken in an earlier ejection.
+        for member in &tried {
+            let (slot, id) = (&member.member.slot, member.member.id);
+            let (trials, totals) = (slot.trials(), member.totals());
+            let known = self.members.get(&id);
+            let known = known.filter(|known| known.is_ejected == member.is_ejected);
+            let mut progress = known.copied().unwrap_or_else(|| {
+                // One that nobody has taken earlier.
                 trials.grant_trials(0);
-                Progress::new(trials.totals(), now)
+                let last = self.forgiven.get(&id);
+                let patience = last.map_or(1, |last| (2 * last.patience).min(MOST_PATIENCE));
+                Progress::new(member, totals, patience, now)
             });
-            progress.count_ended(trials.totals());
-            if progress.in_a_row >= ENOUGH {
+            progress.count_ended(totals, member.trials_over());
+            let enough = match member.is_ejected {
+                true => ENOUGH,
+                false => ENOUGH * progress.patience,
+            };
+            if progress.in_a_row >= enough {
                 trials.grant_trials(0);
-                passed.push(index);
+                let patience = progress.patience;
+                self.forgiven.insert(id, Forgiven { at: now, patience });
+                passed.push(member.index);
                 continue;
             }
-            let usual = rates.rate(member);
-            let new = progress.next_trials(trials.pending(), usual, caution, now);
+            let new = progress.next_trials(trials.pending(), member.usual, member.caution, now);
             if new > 0 {
                 trials.grant_trials(new);
             }
             is_granted |= trials.pending() > 0;
-            next.insert(member.id, progress);
+            next.insert(id, progress);
         }
         self.members = next;
         if is_granted {
@@ -135,9 +166,54 @@ impl MemberTrials {
         passed
     }
 
+    /// Returns the members that are tried.
+    fn find_tried<'a>(
+        &self,
+        group: &'a Group,
+        caution: impl Fn(&Member) -> Option<f64>,
+        now: Instant,
+    ) -> Vec<TriedMember<'a>> {
+        let (mut ejected, mut suspects) = (Vec::new(), Vec::new());
+        if are_possible(group) {
+            let decay = group.settings().latency_decay;
+            for (index, member) in group.members().iter().enumerate() {
+                match member.slot.reason_bits() {
+                    0 if member.slot.failure_share(now, decay) > NEGLIGIBLE => {
+                        suspects.push((index, member));
+                    }
+                    bits if bits == Reason::Ejected as u32 => {
+                        ejected.extend(caution(member).map(|caution| (index, member, caution)));
+                    }
+                    _ => {}
+                }
+            }
+        }
+        if ejected.is_empty() && suspects.is_empty() {
+            return Vec::new();
+        }
+        let rates = UsualRates::measure(group, ejected.iter().map(|(_, member, _)| *member), now);
+        let new = |index, member, caution, is_ejected| TriedMember {
+            index,
+            member,
+            is_ejected,
+            caution,
+            usual: rates.rate(member),
+        };
+        let is_starved = |member: &Member| {
+            let known = self.members.get(&member.id);
+            known.is_some_and(|known| !known.is_ejected) || rates.is_starved(member)
+        };
+        let starved = suspects.into_iter();
+        let starved = starved.filter(|(_, member)| is_starved(member));
+        let starved = starved.map(|(index, member)| new(index, member, 1.0, false));
+        let ejected = ejected.into_iter();
+        let ejected = ejected.map(|(index, member, caution)| new(index, member, caution, true));
+        ejected.chain(starved).collect()
+    }
+
     /// Progress of a member, if it is tried.
     pub(crate) fn progress(&self, id: MemberId) -> Option<TrialProgress> {
-        let progress = self.members.get(&id)?;
+        let progress = self.members.get(&id).filter(|known| known.is_ejected)?;
         Some(TrialProgress {
             ended: progress.ended,
             failed: progress.failed,
@@ -152,6 +228,23 @@ impl MemberTrials {
         (progress.ended > 0).then(|| progress.failed as f64 / progress.ended as f64)
     }
 
+    /// Requests of a member that serves, since it was noticed that it gets hardly any after a failure; `None` if it gets
+    /// as many as others, or if no request takes its trials.
+    pub(crate) fn starved_counts(&self, id: MemberId) -> Option<Counts> {
+        let progress = self.members.get(&id)?;
+        let is_tried = !progress.is_ejected && progress.is_taken;
+        is_tried.then_some(Counts {
+            total: progress.ended,
+            failures: progress.failed,
+        })
+    }
+
+    /// True if the last trials of an ejected member have succeeded, so that the next ones soon tell more.
+    pub(crate) fn are_promising(&self, id: MemberId) -> bool {
+        let progress = self.members.get(&id);
+        progress.is_some_and(|known| known.is_ejected && known.in_a_row > 0)
+    }
+
     /// The ejection of a member is prolonged: its trials are counted anew.
     pub(crate) fn begin_anew(&mut self, id: MemberId) {
         if let Some(progress) = self.members.get_mut(&id) {
@@ -160,21 +253,77 @@ impl MemberTrials {
     }
 }
 
+/// A member that is tried.
+struct TriedMember<'a> {
+    index: usize,
+    member: &'a Member,
+    /// False if the member serves.
+    is_ejected: bool,
+    /// Divisor of the budget.
+    caution: f64,
+    /// Usual requests in a second.
+    usual: f64,
+}
+
+impl TriedMember<'_> {
+    /// Number of the member's trials that are over.
+    fn trials_over(&self) -> u64 {
+        let totals = self.member.slot.trials().totals();
+        totals.succeeded + totals.failed
+    }
+
+    /// Totals of the requests that try the member: trials, and those of the strategy if the member serves.
+    fn totals(&self) -> TrialTotals {
+        if self.is_ejected {
+            return self.member.slot.trials().totals();
+        }
+        let totals = self.member.slot.record().request_totals();
+        TrialTotals {
+            sent: totals.total(),
+            succeeded: totals.successes,
+            failed: totals.failures + totals.overloads,
+        }
+    }
+}
+
+impl Forgiven {
+    /// True if the member is not trusted as much as others yet.
+    fn counts(&self, now: Instant) -> bool {
+        now.since(self.at).as_secs_f64() < GOOD_CONDUCT * self.patience as f64
+    }
+}
+
 impl Progress {
-    fn new(totals: TrialTotals, now: Instant) -> Self {
+    fn new(member: &TriedMember<'_>, totals: TrialTotals, patience: u64, now: Instant) -> Self {
         Progress {
+            is_ejected: member.is_ejected,
             totals,
+            trials: member.trials_over(),
+            is_taken: false,
+            patience,
             in_a_row: 0,
             ended: 0,
             failed: 0,
-            budget: 0.0,
+            // A member that serves has had hardly any requests for a while.
+            budget: if !member.is_ejected && member.usual >= LEAST_RATE {
+                1.0
+            } else {
+                0.0
+            },
             pace: 0.0,
             at: now,
         }
     }
 
-    /// Counts the trials that are over since the last round.
-    fn count_ended(&mut self, totals: TrialTotals) {
+    /// Counts the trials that are over since the last round. `trials` are those that are over in all.
+    fn count_ended(&mut self, totals: TrialTotals, trials: u64) {
+        let requests = totals.sent.saturating_sub(self.totals.sent);
+        if !self.is_ejected && requests > trials.saturating_sub(self.trials) {
+            // A request of the strategy has tried the member.
+            self.budget = self.budget.min(0.0);
+        }
+        self.is_taken |= trials > self.trials;
+        self.trials = trials;
         let succeeded = totals.succeeded.saturating_sub(self.totals.succeeded);
         let failed = totals.failed.saturating_sub(self.totals.failed);
         self.totals = totals;
@@ -205,68 +354,14 @@ impl Progress {
     }
 }
 
-/// Requests of the members of the zones of one rank.
-#[derive(Clone, Copy, Debug, Default)]
-struct RankTraffic {
-    /// Number of requests within [`RATE_SPAN`].
-    requests: f64,
-    /// Sum of the weights of the members that serve, and of those that are tried.
-    weights: f64,
-}
-
-/// Rates of requests by the rank of zones.
-pub(crate) struct UsualRates {
-    ranks: BTreeMap<Option<usize>, RankTraffic>,
-    seconds: f64,
-}
-
-impl UsualRates {
-    /// Measures the rates of the group. `tried` are the members that are tried.
-    pub(crate) fn measure(group: &Group, tried: &[(usize, &Member, f64)], now: Instant) -> Self {
-        let mut ranks = BTreeMap::<_, RankTraffic>::new();
-        for member in group.members() {
-            // Members under alert serve less, and are there.
-            if member.slot.reason_bits() & !(Reason::Shedding as u32) == 0 {
-                let recent = member.slot.record().recent(now, RATE_SPAN);
-                let traffic = ranks.entry(rank(member)).or_default();
-                traffic.requests += f64::from(recent.total);
-                traffic.weights += weight(member);
-            }
-        }
-        for (_, member, _) in tried {
-            ranks.entry(rank(member)).or_default().weights += weight(member);
-        }
-        // The running second is one of them.
-        let running = (now.as_nanos() % 1_000_000_000) as f64 / 1e9;
-        let seconds = RATE_SPAN.as_secs_f64() - 1.0 + running;
-        UsualRates { ranks, seconds }
-    }
-
-    /// Requests in a second that a member would get if it was not ejected: its share, by weight, of those of the
-    /// members of its zone's rank.
-    pub(crate) fn rate(&self, member: &Member) -> f64 {
-        let traffic = self.ranks.get(&rank(member)).copied().unwrap_or_default();
-        match traffic.weights > 0.0 {
-            true => traffic.requests / self.seconds * weight(member) / traffic.weights,
-            false => 0.0,
-        }
-    }
-}
-
-fn rank(member: &Member) -> Option<usize> {
-    rank_of(member.slot.decision_bits())
-}
-
-fn weight(member: &Member) -> f64 {
-    f64::from(member.slot.weight())
-}
-
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
 
     use evenkeel_core::group::{GroupSettings, GroupState, Outcome, Request, Ticket, Trial};
     use evenkeel_core::strategy::{Values, default_kind, find};
+
+    use std::time::Duration;
 
     use super::*;
     use crate::outlier::{Event, Outliers};
@@ -345,14 +440,16 @@ mod tests {
             let tried = may_try.then(|| self.group.take_trial(Default::default(), now));
             let mut trial = None;
             if let Some(mut bound) = tried.flatten() {
-                assert_eq!(bound.ticket.member_index(), 0);
-                self.at_first += 1;
+                let index = bound.ticket.member_index();
+                // Where all members fail now and then, others may get hardly any requests.
+                assert!(index == 0 || self.all_fail > 0.0);
+                self.at_first += u32::from(index == 0);
                 if self.hangs {
                     self.hanging.push((bound.ticket, bound.trial));
                     assert_eq!(self.hanging.len(), 1, "one at a time");
                     return;
                 }
-                let outcome = self.outcome(0);
+                let outcome = self.outcome(index);
                 bound.ticket.finish(outcome, now);
                 if outcome == Outcome::Success {
                     return bound.trial.succeed();

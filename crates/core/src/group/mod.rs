@@ -303,10 +303,9 @@ impl Group {
         let is_on = self.pool.settings.ejection.trials;
         let members = self.members().iter().enumerate().filter(|_| is_on);
         // A member that is in maintenance by now gets no trial that was granted before.
-        let is_tried = |member: &Member| member.slot.reason_bits() == Reason::Ejected as u32;
-        let mut ejected = members.filter(|(_, member)| is_tried(member));
-        let taken =
-            ejected.find_map(|(index, member)| Some((index, Trial::take_of(&member.slot)?)));
+        let is_tried = |member: &Member| member.slot.reason_bits() & !(Reason::Ejected as u32) == 0;
+        let mut tried = members.filter(|(_, member)| is_tried(member));
+        let taken = tried.find_map(|(index, member)| Some((index, Trial::take_of(&member.slot)?)));
         let Some((index, trial)) = taken else {
             // Every request looks at the flag, and a large group has many members to look at.
             self.pool.state.set_trials(false);
