@@ -3,13 +3,15 @@
 
 pub mod path;
 pub mod template;
+mod tree;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io::Write;
 use std::net::{IpAddr, Ipv6Addr};
+use std::ops::Range;
 use std::sync::Arc;
 
-use path::{MAX_SEGMENT, normalize_segment};
+use tree::{Tree, segments};
 
 use crate::schema::networks::Networks;
 
@@ -221,48 +223,38 @@ pub fn port_of(authority: &str) -> &str {
 
 /// Finds routes. The first one in the order of the file whose conditions hold is the one: where it
 /// can be is found by host and path, at a cost that depends on the length of the path only.
-#[derive(Debug, Default)]
+///
+/// Routes have numbers, which stay while other routes come and go, so that an index shares with the next one what is
+/// about hosts whose routes stay as they are.
+#[derive(Clone, Debug, Default)]
 pub struct Index {
-    hosts: HashMap<Box<str>, Tree>,
+    hosts: Trees,
     /// By what follows the first dot.
-    below: HashMap<Box<str>, Tree>,
+    below: Trees,
     /// By what follows any dot.
-    deep: HashMap<Box<str>, Tree>,
-    anywhere: Option<Tree>,
-    /// Segments of paths; each tree begins at one.
-    nodes: Vec<Node>,
-    conditions: Vec<Arc<Conditions>>,
-    /// True if any route looks at paths.
-    by_path: bool,
-    /// True if any route depends on the client's address.
-    by_client: bool,
+    deep: Trees,
+    anywhere: Option<Arc<Tree>>,
+    /// Routes by their numbers.
+    routes: Vec<IndexedRoute>,
+    /// Numbers of the routes in the order of the file.
+    order: Vec<u32>,
+    /// Numbers that no route has.
+    free: Vec<u32>,
+    /// Number of the routes that look at paths.
+    by_path: usize,
+    /// Number of the routes that depend on the client's address.
+    by_client: usize,
 }
 
-/// The routes of one host.
-#[derive(Debug)]
-struct Tree {
-    /// Routes for all paths.
-    all: Vec<u32>,
-    root: usize,
-}
+/// Trees by hosts.
+type Trees = HashMap<Arc<str>, Arc<Tree>>;
 
-/// A path: what is known of the routes that begin with it. Numbers of routes ascend.
-#[derive(Debug, Default)]
-struct Node {
-    children: HashMap<Box<[u8]>, usize>,
-    /// Routes for this very path.
-    exact: Vec<u32>,
-    /// Routes for this path and all below it.
-    below: Vec<u32>,
-}
-
-/// A path of a route: its segments, and whether it is for all below it, too.
-fn segments(path: &str) -> (impl Iterator<Item = &str>, bool) {
-    let (path, is_prefix) = match path.strip_suffix("/*") {
-        Some(path) => (path, true),
-        None => (path, false),
-    };
-    (path.split('/').skip(1), is_prefix)
+/// Route of an index.
+#[derive(Clone, Debug, Default)]
+struct IndexedRoute {
+    /// Place in the order of the file.
+    place: u32,
+    conditions: Arc<Conditions>,
 }
 
 /// Number of segments of the prefix `path` of a route; `None` if it is no prefix.
@@ -280,48 +272,136 @@ impl Index {
     /// Finds routes with these conditions, which others share, in this order.
     pub fn of_shared(conditions: Vec<Arc<Conditions>>) -> Self {
         let mut index = Index::default();
-        for (route, one) in (0..).zip(&conditions) {
-            index.add(route, one);
-        }
-        index.by_path = conditions.iter().any(|one| !one.paths.is_empty());
-        index.by_client = conditions.iter().any(|one| one.is_by_client());
-        index.conditions = conditions;
+        index.replace(0..0, &conditions);
         index
+    }
+
+    /// Returns an index that has other routes in place of those at the places `gone`. Only the routes of hosts for which
+    /// routes come or go are looked at.
+    pub(crate) fn with_others(&self, gone: Range<usize>, new: &[Arc<Conditions>]) -> Self {
+        let mut index = self.clone();
+        index.replace(gone, new);
+        // After a great change most of the numbers may be free.
+        match index.free.len() > index.order.len() {
+            true => {
+                let routes = { index.order.iter() }.filter_map(|of| index.routes.get(*of as usize));
+                let conditions = routes.map(|route| Arc::clone(&route.conditions));
+                Index::of_shared(conditions.collect())
+            }
+            false => index,
+        }
     }
 
     /// True if any route looks at paths.
     pub fn by_path(&self) -> bool {
-        self.by_path
+        self.by_path > 0
     }
 
     /// True if any route depends on the client's address.
     pub fn by_client(&self) -> bool {
-        self.by_client
+        self.by_client > 0
     }
 
-    fn add(&mut self, route: u32, conditions: &Conditions) {
-        let Index {
-            hosts,
-            below,
-            deep,
-            anywhere,
-            nodes,
-            ..
-        } = self;
-        if conditions.hosts.is_empty() {
-            let tree = anywhere.get_or_insert_with(|| Tree::new(nodes));
-            tree.add(route, conditions, nodes);
+    /// Puts other routes in place of those at the places `gone`.
+    fn replace(&mut self, gone: Range<usize>, new: &[Arc<Conditions>]) {
+        let gone_numbers = self.order.get(gone.clone()).unwrap_or_default().to_vec();
+        let leaving: HashSet<u32> = gone_numbers.iter().copied().collect();
+        self.free.extend(gone_numbers.iter().rev());
+        let old: Vec<IndexedRoute> = { gone_numbers.iter() }
+            .filter_map(|number| self.routes.get_mut(*number as usize).map(std::mem::take))
+            .collect();
+        let numbers: Vec<u32> = { new.iter() }
+            .map(|conditions| self.give_number(conditions))
+            .collect();
+        // Routes that come, by the hosts whose trees change.
+        let mut touched: HashMap<Option<&str>, Vec<u32>> = HashMap::with_capacity(new.len());
+        for route in &old {
+            self.count(&route.conditions, -1);
+            for host in list_hosts(&route.conditions) {
+                touched.entry(host).or_default();
+            }
         }
-        for host in &conditions.hosts {
-            let (trees, host) = match (host.strip_prefix("*."), host.strip_prefix("**.")) {
-                (Some(host), _) => (&mut *below, host),
-                (None, Some(host)) => (&mut *deep, host),
-                (None, None) => (&mut *hosts, host.as_str()),
+        for (number, conditions) in numbers.iter().zip(new) {
+            self.count(conditions, 1);
+            for host in list_hosts(conditions) {
+                touched.entry(host).or_default().push(*number);
+            }
+        }
+        let first = gone.start;
+        self.order.splice(gone, numbers);
+        for (place, number) in (0..).zip(&self.order).skip(first) {
+            if let Some(route) = self.routes.get_mut(*number as usize) {
+                route.place = place;
+            }
+        }
+        for (host, mut routes) in touched {
+            let before = match self.trees_mut(host) {
+                None => self.anywhere.take(),
+                Some((trees, key)) => trees.remove(key),
             };
-            let tree = trees.entry(host.into());
-            let tree = tree.or_insert_with(|| Tree::new(nodes));
-            tree.add(route, conditions, nodes);
+            let known = before.iter().flat_map(|tree| tree.list_routes());
+            routes.extend(known.filter(|number| !leaving.contains(number)));
+            let Some(tree) = self.make_tree(routes).map(Arc::new) else {
+                continue;
+            };
+            match self.trees_mut(host) {
+                None => self.anywhere = Some(tree),
+                Some((trees, key)) => drop(trees.insert(key.into(), tree)),
+            }
         }
+    }
+
+    /// Gives a route a number.
+    fn give_number(&mut self, conditions: &Arc<Conditions>) -> u32 {
+        let route = IndexedRoute {
+            place: 0,
+            conditions: Arc::clone(conditions),
+        };
+        let number = self.free.pop();
+        if let Some(number) = number
+            && let Some(free) = self.routes.get_mut(number as usize)
+        {
+            *free = route;
+            return number;
+        }
+        self.routes.push(route);
+        // A text of a configuration has fewer bytes.
+        u32::try_from(self.routes.len() - 1).unwrap_or(u32::MAX)
+    }
+
+    /// Counts a route that comes, or goes.
+    fn count(&mut self, conditions: &Conditions, by: isize) {
+        let change = |count: &mut usize| *count = count.saturating_add_signed(by);
+        if !conditions.paths.is_empty() {
+            change(&mut self.by_path);
+        }
+        if conditions.is_by_client() {
+            change(&mut self.by_client);
+        }
+    }
+
+    /// Makes the tree of routes with these numbers; `None` if there are none.
+    fn make_tree(&self, mut numbers: Vec<u32>) -> Option<Tree> {
+        let find = |number: &u32| self.routes.get(*number as usize);
+        numbers.sort_unstable_by_key(|number| find(number).map(|route| route.place));
+        numbers.dedup();
+        let mut tree = (!numbers.is_empty()).then(Tree::new)?;
+        for number in numbers {
+            if let Some(route) = find(&number) {
+                tree.add(number, &route.conditions.paths);
+            }
+        }
+        Some(tree)
+    }
+
+    /// Returns the trees among which that of a host is, with the tree's key there; `None` if the host is any.
+    fn trees_mut<'h>(&mut self, host: Option<&'h str>) -> Option<(&mut Trees, &'h str)> {
+        let host = host?;
+        Some(match (host.strip_prefix("*."), host.strip_prefix("**.")) {
+            (Some(host), _) => (&mut self.below, host),
+            (None, Some(host)) => (&mut self.deep, host),
+            (None, None) => (&mut self.hosts, host),
+        })
     }
 
     /// Finds the first route for a request of a client at this address, if it is known.
@@ -329,12 +409,15 @@ impl Index {
         let mut first = u32::MAX;
         let mut look = |routes: &[u32]| {
             for &route in routes {
-                if route >= first {
+                let Some(IndexedRoute { place, conditions }) = self.routes.get(route as usize)
+                else {
+                    continue;
+                };
+                if *place >= first {
                     return;
                 }
-                let conditions = self.conditions.get(route as usize);
-                if conditions.is_some_and(|conditions| conditions.hold(asks, client)) {
-                    first = route;
+                if conditions.hold(asks, client) {
+                    first = *place;
                     return;
                 }
             }
@@ -344,9 +427,9 @@ impl Index {
         let host = host.and_then(|host| plain_host(host, &mut space));
         let exact = host.and_then(|host| self.hosts.get(host));
         let below = host.and_then(|host| self.below.get(host.split_once('.')?.1));
-        let mut visit = |tree: &Tree| {
+        let mut visit = |tree: &Arc<Tree>| {
             look(&tree.all);
-            self.walk(tree, asks.path(), &mut look);
+            tree.walk(asks.path(), &mut look);
         };
         exact.into_iter().chain(below).for_each(&mut visit);
         // Most configurations have none.
@@ -358,40 +441,16 @@ impl Index {
     }
 
     /// Returns the routes of the domains above `host`, at any height.
-    fn deep_trees<'a>(&'a self, host: &'a str) -> impl Iterator<Item = &'a Tree> {
+    fn deep_trees<'a>(&'a self, host: &'a str) -> impl Iterator<Item = &'a Arc<Tree>> {
         let dots = host.match_indices('.');
         dots.filter_map(move |(at, _)| self.deep.get(host.get(at + 1..)?))
-    }
-
-    /// Shows `look` the routes of `tree` for `path`.
-    fn walk(&self, tree: &Tree, path: &str, look: &mut impl FnMut(&[u32])) {
-        let Some(rest) = path.strip_prefix('/') else {
-            return;
-        };
-        let Some(mut node) = self.nodes.get(tree.root) else {
-            return;
-        };
-        look(&node.below);
-        for segment in rest.split('/') {
-            if node.children.is_empty() {
-                return;
-            }
-            let mut space = [0; MAX_SEGMENT];
-            let child =
-                normalize_segment(segment, &mut space).and_then(|name| node.children.get(name));
-            match child.and_then(|&child| self.nodes.get(child)) {
-                Some(child) => node = child,
-                None => return,
-            }
-            look(&node.below);
-        }
-        look(&node.exact);
     }
 
     /// An earlier route that takes all requests of `route`, if there is one: of each of its hosts and
     /// paths.
     pub fn covering(&self, route: usize) -> Option<usize> {
-        let conditions = self.conditions.get(route)?;
+        let number = *self.order.get(route)?;
+        let conditions = &self.routes.get(number as usize)?.conditions;
         let mut covering = None;
         let any = [String::new()];
         let hosts: &[String] = match conditions.hosts.is_empty() {
@@ -424,14 +483,16 @@ impl Index {
         let mut found = None;
         let mut look = |routes: &[u32]| {
             for &earlier in routes {
-                let earlier = earlier as usize;
-                if found.is_some() || earlier >= route || left == 0 {
+                let Some(earlier) = self.routes.get(earlier as usize) else {
+                    continue;
+                };
+                let place = earlier.place as usize;
+                if found.is_some() || place >= route || left == 0 {
                     return;
                 }
                 left -= 1;
-                let earlier_ones = self.conditions.get(earlier);
-                if earlier_ones.is_some_and(|one| one.cover(conditions)) {
-                    found = Some(earlier);
+                if earlier.conditions.cover(conditions) {
+                    found = Some(place);
                 }
             }
         };
@@ -449,18 +510,7 @@ impl Index {
             if path.is_empty() {
                 continue;
             }
-            let (segments, is_prefix) = segments(path);
-            let mut node = self.nodes.get(tree.root);
-            look(node.map_or(&[], |node| &node.below));
-            for segment in segments {
-                let mut space = [0; MAX_SEGMENT];
-                let name = normalize_segment(segment, &mut space);
-                node = node.and_then(|node| self.nodes.get(*node.children.get(name?)?));
-                look(node.map_or(&[], |node| &node.below));
-            }
-            if !is_prefix {
-                look(node.map_or(&[], |node| &node.exact));
-            }
+            tree.walk_covering(path, &mut look);
         }
         found
     }
@@ -470,52 +520,11 @@ impl Index {
 /// check of many routes of one path does not take the square of their number.
 const MAX_COMPARED: usize = 500;
 
-impl Tree {
-    fn new(nodes: &mut Vec<Node>) -> Self {
-        nodes.push(Node::default());
-        Tree {
-            all: Vec::new(),
-            root: nodes.len() - 1,
-        }
-    }
-
-    fn add(&mut self, route: u32, conditions: &Conditions, nodes: &mut Vec<Node>) {
-        if conditions.paths.is_empty() {
-            put(&mut self.all, route);
-        }
-        for path in &conditions.paths {
-            let (segments, is_prefix) = segments(path);
-            let mut at = self.root;
-            for segment in segments {
-                let mut space = [0; MAX_SEGMENT];
-                let Some(name) = normalize_segment(segment, &mut space) else {
-                    return;
-                };
-                let next = nodes.len();
-                let Some(node) = nodes.get_mut(at) else {
-                    return;
-                };
-                at = *node.children.entry(name.into()).or_insert(next);
-                if at == next {
-                    nodes.push(Node::default());
-                }
-            }
-            if let Some(node) = nodes.get_mut(at) {
-                let routes = match is_prefix {
-                    true => &mut node.below,
-                    false => &mut node.exact,
-                };
-                put(routes, route);
-            }
-        }
-    }
-}
-
-/// Adds a route once.
-fn put(routes: &mut Vec<u32>, route: u32) {
-    if routes.last() != Some(&route) {
-        routes.push(route);
-    }
+/// Returns the hosts of a route; one that is any, if it has none.
+fn list_hosts(conditions: &Conditions) -> impl Iterator<Item = Option<&str>> {
+    let any = conditions.hosts.is_empty().then_some(None);
+    let hosts = conditions.hosts.iter().map(|host| Some(host.as_str()));
+    any.into_iter().chain(hosts)
 }
 
 /// A host in lower case, and an address of IPv6 as it is usually written, in `space`; `None` if it is too long to be

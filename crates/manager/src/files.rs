@@ -19,6 +19,13 @@ pub struct Files {
     pub users: UserFiles,
 }
 
+impl Files {
+    /// True if rules, routes and groups name no files.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.answers.is_empty() && self.users.is_empty()
+    }
+}
+
 /// Reads the files of rules, routes and groups. Users that are `known` stay if their files have not changed.
 ///
 /// # Errors

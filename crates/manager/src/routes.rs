@@ -78,7 +78,8 @@ impl Routes {
                 let find = |(config, place): (&Arc<config::Route>, Option<usize>)| {
                     let known = before.routes.list.get(place?)?;
                     let is_same = (before.has_same_responses || known.policies.is_empty())
-                        && is_of_files(config, known, rule.auth.as_ref(), files);
+                        && (files.is_empty()
+                            || is_of_files(config, known, rule.auth.as_ref(), files));
                     is_same.then(|| Arc::clone(known))
                 };
                 let pairs = configs.iter().zip(places);
@@ -96,6 +97,9 @@ impl Routes {
 
     /// True if the routes' files have the contents that are in `files`; `rule` is the rule of the routes.
     pub fn are_of(&self, rule: &Rule, files: &Files) -> bool {
+        if files.is_empty() {
+            return true;
+        }
         let of_rule = rule.auth.as_ref();
         let mut pairs = self.config.list().iter().zip(&self.list);
         has_users_of(of_rule, &self.rest, files)

@@ -457,7 +457,10 @@ fn requests_of(rule: &Rule, metrics: &Metrics, old: Option<&Arc<Quotas>>) -> OfR
     }
     let of_rule = end;
     let mut ranges = Vec::new();
-    for route in rule.routes.list() {
+    let has_limits =
+        { rule.routes.list_special().iter() }.any(|route| !route.request_limits.is_empty());
+    let routes = { rule.routes.list().iter() }.filter(|_| has_limits);
+    for route in routes {
         let begin = end;
         for (place, limit) in route.request_limits.iter().enumerate() {
             let label = limit.label(place, Some(&route.label));

@@ -281,7 +281,7 @@ pub(super) fn check_token_limits(
     table: &Table<'_>,
     report: &mut Report<'_>,
 ) {
-    let of_routes = rule.routes.list().iter();
+    let of_routes = rule.routes.list_special().iter();
     let of_routes = of_routes.flat_map(|route| &route.request_limits);
     let mut limits = rule.request_limits.iter().chain(of_routes);
     if !limits.any(|limit| limit.tokens.is_some()) {

@@ -189,6 +189,8 @@ struct All {
     groups: Arc<[String]>,
     /// Number of times that the routes name each of `groups`.
     uses: Vec<usize>,
+    /// Routes of [`Routes::list_special`].
+    special: Arc<[Arc<Route>]>,
 }
 
 impl PartialEq for Routes {
@@ -239,10 +241,24 @@ fn count_groups(list: &[Arc<Route>]) -> (Arc<[String]>, Vec<usize>) {
     (names.collect(), counts.values().copied().collect())
 }
 
+/// Returns the routes of [`Routes::list_special`].
+fn find_special(list: &[Arc<Route>]) -> Arc<[Arc<Route>]> {
+    let special = list.iter().filter(|route| route.is_special());
+    special.map(Arc::clone).collect()
+}
+
+/// Returns the conditions of routes.
+fn list_conditions(list: &[Arc<Route>]) -> Vec<Arc<Conditions>> {
+    let conditions = list.iter().map(|route| Arc::clone(&route.conditions));
+    conditions.collect()
+}
+
 impl Routes {
     pub(super) fn new(list: Vec<Arc<Route>>) -> Self {
-        let (groups, uses) = count_groups(&list);
-        Routes::with_groups(list, groups, uses)
+        let groups = count_groups(&list);
+        let index = Index::of_shared(list_conditions(&list));
+        let special = find_special(&list);
+        Routes::with_parts(list, index, groups, special)
     }
 
     /// Returns the routes of `list`, which has nearly all routes of `before`.
@@ -261,30 +277,46 @@ impl Routes {
         let gone = all.list.get(first..all.list.len() - last);
         let new = list.get(first..list.len() - last);
         let (gone, new) = (gone.unwrap_or_default(), new.unwrap_or_default());
-        let (groups, uses) = match all.change_uses(gone, new) {
+        let groups = match all.change_uses(gone, new) {
             Some(uses) => (Arc::clone(&all.groups), uses),
             None => count_groups(&list),
         };
-        Routes::with_groups(list, groups, uses)
+        let places = first..all.list.len() - last;
+        let index = all.index.with_others(places, &list_conditions(new));
+        let special = match gone.iter().chain(new).any(|route| route.is_special()) {
+            true => find_special(&list),
+            false => Arc::clone(&all.special),
+        };
+        Routes::with_parts(list, index, groups, special)
     }
 
-    fn with_groups(list: Vec<Arc<Route>>, groups: Arc<[String]>, uses: Vec<usize>) -> Self {
+    fn with_parts(
+        list: Vec<Arc<Route>>,
+        index: Index,
+        (groups, uses): (Arc<[String]>, Vec<usize>),
+        special: Arc<[Arc<Route>]>,
+    ) -> Self {
         if list.is_empty() {
             return Routes::default();
         }
-        let conditions = list.iter().map(|route| Arc::clone(&route.conditions));
-        let index = Index::of_shared(conditions.collect());
         Routes(Some(Arc::new(All {
             list,
             index,
             groups,
             uses,
+            special,
         })))
     }
 
     /// All of them.
     pub fn list(&self) -> &[Arc<Route>] {
         self.0.as_ref().map_or(&[], |all| &all.list)
+    }
+
+    /// Routes that have files, authentication, mirrors, models or limits of requests, in the order of the file. Few of
+    /// thousands have any, so that nobody needs to look at all of them.
+    pub fn list_special(&self) -> &[Arc<Route>] {
+        self.0.as_ref().map_or(&[], |all| &all.special)
     }
 
     /// Finder of the route for a request; `None` if there are no routes.
@@ -300,8 +332,12 @@ impl Routes {
 
     /// A relative path starts at `folder`.
     pub(crate) fn resolve(&mut self, folder: &Path) {
-        let all = self.0.as_mut().and_then(Arc::get_mut);
-        let own = all.into_iter().flat_map(|all| &mut all.list);
+        let Some(all) = self.0.as_mut().and_then(Arc::get_mut) else {
+            return;
+        };
+        // Otherwise routes would have two holders.
+        all.special = Arc::default();
+        let own = all.list.iter_mut();
         // Generated routes, which others may share, have no files.
         for route in own.filter_map(Arc::get_mut) {
             if let Some(file) = route
@@ -316,11 +352,12 @@ impl Routes {
                 auth.resolve(folder);
             }
         }
+        all.special = find_special(&all.list);
     }
 
     /// The files with answers and pages.
     pub fn files(&self) -> impl Iterator<Item = &FileName> {
-        self.list().iter().flat_map(|route| {
+        self.list_special().iter().flat_map(|route| {
             let answer = route
                 .answer
                 .iter()
@@ -331,6 +368,17 @@ impl Routes {
 }
 
 impl Route {
+    /// True if the route is one of [`Routes::list_special`].
+    fn is_special(&self) -> bool {
+        self.auth != RouteAuth::OfRule
+            || self.answer.is_some()
+            || self.mirror.is_some()
+            || self.models.is_some()
+            || !self.groups.0.is_empty()
+            || !self.request_limits.is_empty()
+            || !self.responses.is_empty()
+    }
+
     /// The names of its groups; none if it is the rule's, or if there is none.
     pub fn group_names(&self) -> impl Iterator<Item = &str> {
         let one = Some(self.group.as_str()).filter(|group| !group.is_empty());

@@ -399,9 +399,13 @@ pub(crate) fn need_own(
     report: &mut Report<'_>,
 ) {
     let own = table.name();
-    let names_own = |route: &Route| list_groups(route).any(|group| group == own);
-    if let Some(route) = routes.list().iter().find(|route| names_own(route))
+    let names_own = |route: &&Arc<Route>| list_groups(route).any(|group| group == own);
+    // Mirrors and authentication make a route special.
+    let is_named = routes.group_names().contains(&own) || { routes.list_special().iter() }
+        .any(|route| names_own(&route));
+    if is_named
         && !shared.contains_key(&own)
+        && let Some(route) = routes.list().iter().find(names_own)
     {
         let message = format!(
             "route {} in line {} names the rule's own group, and it has none: write \

@@ -138,7 +138,7 @@ section! {
 impl Rule {
     /// The users of the rule and of its routes.
     pub fn auths(&self) -> impl Iterator<Item = &Auth> {
-        let routes = self.routes.list().iter();
+        let routes = self.routes.list_special().iter();
         let routes = routes.filter_map(|route| route.auth.or_rule(None));
         self.auth.iter().chain(routes)
     }
@@ -178,7 +178,7 @@ impl Rule {
 
     /// Names of models whose requests go to `group`, some of them perhaps several times.
     pub fn models_of_group<'a>(&'a self, group: &'a str) -> impl Iterator<Item = &'a str> {
-        let of_routes = self.routes.list().iter();
+        let of_routes = self.routes.list_special().iter();
         let of_routes = of_routes.filter_map(|route| route.models.as_ref());
         let all = std::iter::once(&self.http.models).chain(of_routes);
         let all = all.flat_map(|models| &models.0);
@@ -188,13 +188,19 @@ impl Rule {
 
     /// True if clients get the responses of a group.
     pub fn is_served_by(&self, group: &str) -> bool {
-        let mut named = self.sni.values().chain(self.routed_groups());
-        self.group == group || named.any(|name| name == group)
+        // Thousands of routes may lead to as many groups; their names are in order.
+        let by_routes = self.routes.group_names();
+        let by_model = self.http.models.group_names();
+        self.group == group
+            || by_routes
+                .binary_search_by(|name| name.as_str().cmp(group))
+                .is_ok()
+            || self.sni.values().chain(by_model).any(|name| name == group)
     }
 
     /// The names of the groups that get copies of requests.
     pub fn mirror_groups(&self) -> impl Iterator<Item = &String> {
-        let of_routes = self.routes.list().iter();
+        let of_routes = self.routes.list_special().iter();
         let of_routes = of_routes.flat_map(|route| route.named_mirrors());
         let of_rule = self.http.mirror.iter().flat_map(|mirrors| &mirrors.0);
         of_rule.chain(of_routes).map(|mirror| &mirror.group)

@@ -170,6 +170,42 @@ proptest! {
     }
 
     #[test]
+    fn an_index_with_other_routes_finds_what_a_new_one_finds(
+        routes in proptest::collection::vec(conditions(), 0..12),
+        changes in proptest::collection::vec(
+            (0..12usize, 0..6usize, proptest::collection::vec(conditions(), 0..4)),
+            1..8,
+        ),
+        requests in proptest::collection::vec((request(), client()), 20),
+    ) {
+        let mut routes: Vec<_> = routes.into_iter().map(Arc::new).collect();
+        let mut index = Index::of_shared(routes.clone());
+        for (first, count, new) in changes {
+            let before = (index.clone(), routes.clone());
+            let first = first.min(routes.len());
+            let gone = first..(first + count).min(routes.len());
+            let new: Vec<_> = new.into_iter().map(Arc::new).collect();
+            index = index.with_others(gone.clone(), &new);
+            routes.splice(gone, new);
+            let whole = Index::of_shared(routes.clone());
+            // The index before stays as it was.
+            for (index, routes) in [(&index, &routes), (&before.0, &before.1)] {
+                for (request, client) in &requests {
+                    let wanted = routes.iter().position(|of| of.are_met(request, *client));
+                    prop_assert_eq!(index.find_route(request, *client), wanted);
+                }
+            }
+            let covering = |index: &Index| -> Vec<_> {
+                (0..routes.len()).map(|route| index.covering(route)).collect()
+            };
+            prop_assert_eq!(covering(&index), covering(&whole));
+            prop_assert_eq!(index.by_path(), whole.by_path());
+            prop_assert_eq!(index.by_client(), whole.by_client());
+            prop_assert!(index.routes.len() <= 2 * routes.len());
+        }
+    }
+
+    #[test]
     fn what_is_covered_is_never_found(
         routes in proptest::collection::vec(conditions(), 1..12),
         requests in proptest::collection::vec((request(), client()), 40),

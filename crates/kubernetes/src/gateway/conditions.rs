@@ -64,8 +64,27 @@ pub struct Status {
     pub object: ObjectName,
     /// Generation of the object that was translated.
     pub generation: i64,
-    /// Status as it is to be. Conditions without a time take the time of the write.
-    pub status: Value,
+    /// Status as it is to be, as JSON: a tree of values takes several times the memory. Conditions without a time take
+    /// the time of the write.
+    text: Box<str>,
+}
+
+impl Status {
+    /// Makes the wanted status of an object, of which this generation was translated.
+    pub fn new(kind: Kind, object: ObjectName, generation: i64, status: &Value) -> Self {
+        Status {
+            kind,
+            object,
+            generation,
+            text: status.to_string().into(),
+        }
+    }
+
+    /// Returns the status as it is to be.
+    pub fn read_status(&self) -> Value {
+        // The text was written by this module.
+        serde_json::from_str(&self.text).unwrap_or_default()
+    }
 }
 
 /// Writes the part of a status that each of these gateways has, with the same conditions. `reference` is the field with

@@ -16,8 +16,20 @@ type Report = (&'static str, String);
 /// Reports of the statuses of all objects. Statuses that stay are read once.
 #[derive(Debug, Default)]
 pub(crate) struct StatusNotices {
-    /// Statuses, by their addresses in memory, with their reports.
-    known: HashMap<usize, (Arc<Status>, BTreeSet<Report>)>,
+    /// Statuses by their addresses in memory.
+    known: HashMap<usize, KnownStatus>,
+    /// Number of the last list.
+    round: u64,
+}
+
+/// Status that was read.
+#[derive(Debug)]
+struct KnownStatus {
+    /// Kept so that no other status has its address.
+    _status: Arc<Status>,
+    reports: BTreeSet<Report>,
+    /// Number of the last list that had the status.
+    round: u64,
 }
 
 /// True for kinds of whose objects people are told by events.
@@ -104,14 +116,19 @@ impl StatusNotices {
         statuses: &[Arc<Status>],
         find_uid: impl Fn(Kind, &ObjectName) -> Option<String>,
     ) -> Vec<Notice> {
-        let mut before = std::mem::take(&mut self.known);
+        self.round += 1;
+        let (round, mut count) = (self.round, 0);
         let mut notices = Vec::new();
         for status in statuses.iter().filter(|of| is_told(of.kind)) {
             let key = Arc::as_ptr(status).addr();
-            let (_, reports) = { before.remove(&key) }.unwrap_or_else(|| {
-                let reports = read_status(&status.status);
-                (Arc::clone(status), reports)
+            let known = self.known.entry(key).or_insert_with(|| KnownStatus {
+                reports: read_status(&status.read_status()),
+                _status: Arc::clone(status),
+                round: 0,
             });
+            count += usize::from(known.round != round);
+            known.round = round;
+            let reports = &known.reports;
             if !reports.is_empty()
                 && let Some(uid) = find_uid(status.kind, &status.object)
             {
@@ -123,7 +140,9 @@ impl StatusNotices {
                     message: message.clone(),
                 }));
             }
-            self.known.insert(key, (Arc::clone(status), reports));
+        }
+        if self.known.len() > count {
+            self.known.retain(|_, known| known.round == round);
         }
         notices
     }
@@ -194,12 +213,9 @@ mod tests {
     fn objects_have_their_identity_and_kind() {
         let status = |kind, name: &str| {
             let conditions = [condition("Accepted", "False", "Invalid")];
-            Arc::new(Status {
-                kind,
-                object: ObjectName::new("shop", name),
-                generation: 1,
-                status: json!({ "conditions": conditions, "parents": [{ "conditions": conditions }] }),
-            })
+            let status =
+                json!({ "conditions": conditions, "parents": [{ "conditions": conditions }] });
+            Arc::new(Status::new(kind, ObjectName::new("shop", name), 1, &status))
         };
         let all = [
             status(Kind::HttpRoute, "a"),

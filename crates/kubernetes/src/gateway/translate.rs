@@ -278,21 +278,13 @@ impl<'o> Work<'o> {
     ) -> Arc<Status> {
         let controller = &self.settings.controller;
         let status = attach::show_parents(parents, findings, controller, metadata.generation);
-        Arc::new(Status {
-            kind,
-            object: metadata.object_name(),
-            generation: metadata.generation,
-            status,
-        })
+        let object = metadata.object_name();
+        Arc::new(Status::new(kind, object, metadata.generation, &status))
     }
 
     fn note_status(&mut self, kind: Kind, metadata: &Metadata, status: Value) {
-        self.statuses.push(Arc::new(Status {
-            kind,
-            object: metadata.object_name(),
-            generation: metadata.generation,
-            status,
-        }));
+        let status = Status::new(kind, metadata.object_name(), metadata.generation, &status);
+        self.statuses.push(Arc::new(status));
     }
 
     /// Returns all routes of requests.

@@ -199,7 +199,8 @@ impl Writer {
         }
         let now = format_time(unix_now());
         let current = reported.status();
-        let Some(status) = merge_status(&wanted.status, &current, &self.controller, &now) else {
+        let Some(status) = merge_status(&wanted.read_status(), &current, &self.controller, &now)
+        else {
             return Ok(true);
         };
         let version = reported.version;
@@ -233,12 +234,8 @@ mod tests {
     use super::*;
 
     fn status(name: &str) -> Arc<Status> {
-        Arc::new(Status {
-            kind: Kind::HttpRoute,
-            object: ObjectName::new("shop", name),
-            generation: 1,
-            status: Value::Null,
-        })
+        let object = ObjectName::new("shop", name);
+        Arc::new(Status::new(Kind::HttpRoute, object, 1, &Value::Null))
     }
 
     #[test]

@@ -187,7 +187,8 @@ fn thousands_of_bad_routes_take_a_few_rounds() {
         GOOD
     );
     let accepted = translation.statuses.iter().filter(|of| {
-        of.kind == Kind::HttpRoute && of.status["parents"][0]["conditions"][0]["status"] == "True"
+        of.kind == Kind::HttpRoute
+            && of.read_status()["parents"][0]["conditions"][0]["status"] == "True"
     });
     assert_eq!(accepted.count(), 1);
 }
