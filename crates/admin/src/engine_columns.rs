@@ -19,7 +19,7 @@ pub(crate) const COLUMNS: [Column; ENGINE_COLUMNS] = [
     Column::of_numbers("TOKEN GAP P50", 6),
     Column::of_numbers("TOKEN GAP P90", 4),
     Column::of_numbers("QUEUED TOK", 4),
-    Column::of_numbers("QUEUED ELSEWHERE", 1),
+    Column::of_numbers("QUEUED ELSEWHERE", 6),
 ];
 
 /// Returns the cells of a member or a group.
@@ -41,6 +41,10 @@ pub(crate) fn engine_cells(engine: Option<&EngineStatus>) -> [Cell; ENGINE_COLUM
         time(engine.between_tokens_p50_ms),
         time(engine.between_tokens_p90_ms),
         count(engine.queued_tokens.round() as u64),
-        count(engine.queued_tokens_elsewhere.round() as u64),
+        // Without other balancers there is no such column.
+        match engine.queued_tokens_elsewhere > 0.0 {
+            true => count(engine.queued_tokens_elsewhere.round() as u64),
+            false => Cell::default(),
+        },
     ]
 }
