@@ -382,7 +382,7 @@ export class World {
   engineFigures(members) {
     const sum = members.reduce((all, m) => all + m.rate, 0);
     const told = members.length > 1 || members[0].share > 0;
-    return { prompt_tokens_per_second: sum * 400, output_tokens_per_second: sum * 50, cache_hit_rate: told ? 0.625 : null, first_token_p50_ms: 180, first_token_p90_ms: 740, between_tokens_p50_ms: 21.5, between_tokens_p90_ms: sum > 0 ? 33 : null, queued_tokens: 12_345.4 * members.length, queued_requests: 2 * members.length, streams: 7 * members.length };
+    return { prompt_tokens_per_second: sum * 400, output_tokens_per_second: sum * 50, cache_hit_rate: told ? 0.625 : null, first_token_p50_ms: 180, first_token_p90_ms: 740, between_tokens_p50_ms: 21.5, between_tokens_p90_ms: sum > 0 ? 33 : null, queued_tokens: 12_345.4 * members.length, queued_requests: 2 * members.length, streams: 7 * members.length, queued_tokens_elsewhere: 4_321 * members.length, requests_elsewhere: 3 * members.length };
   }
 
   /** The first half of the members is in the balancer's zone, which has a third too much to do; the others are in two. */

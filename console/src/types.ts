@@ -34,7 +34,7 @@ export interface Recent { seconds: number; picks: number; failures: number; p50_
 export interface EngineFigures {
   prompt_tokens_per_second: number; output_tokens_per_second: number; cache_hit_rate: number | null;
   first_token_p50_ms: number | null; first_token_p90_ms: number | null; between_tokens_p50_ms: number | null; between_tokens_p90_ms: number | null;
-  queued_tokens: number; queued_requests: number; streams: number;
+  queued_tokens: number; queued_requests: number; streams: number; queued_tokens_elsewhere: number; requests_elsewhere: number;
 }
 export interface Param { name: string; value: number; unit: string }
 /** A zone of a group; what is said of shares and loads is that of all zones of its rank. */

@@ -5,7 +5,7 @@ import { ms, percent, rate, short } from "../format";
 import type { EngineFigures, Group } from "../types";
 import { Gauge, Panel, Scroll } from "../ui/kit";
 
-const HEADS = ["Prompts, tokens", "Answers, tokens", "Cache hits", "First token p50", "First token p90", "Between tokens p50", "Between tokens p90", "Queued tokens", "Without a first token", "Streams"];
+const HEADS = ["Prompts, tokens", "Answers, tokens", "Cache hits", "First token p50", "First token p90", "Between tokens p50", "Between tokens p90", "Queued tokens", "Queued elsewhere", "Without a first token", "Streams"];
 
 /** Engines of a group with the strategy `inference`; nothing for other groups. */
 export function Engines({ group }: { group: Group }): JSX.Element | null {
@@ -37,6 +37,7 @@ function Row({ name, engine }: { name: string; engine: EngineFigures }): JSX.Ele
       <td class="num">{ms(engine.between_tokens_p50_ms)}</td>
       <td class="num">{ms(engine.between_tokens_p90_ms)}</td>
       <td class="num">{short(Math.round(engine.queued_tokens))}</td>
+      <td class="num">{short(Math.round(engine.queued_tokens_elsewhere))}</td>
       <td class="num">{engine.queued_requests}</td>
       <td class="num">{engine.streams}</td>
     </tr>

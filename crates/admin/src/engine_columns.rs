@@ -7,7 +7,7 @@ use evenkeel_manager::text::{format_number, format_percent};
 use crate::columns::{Cell, Column, count, duration_of_millis, latency_cell};
 
 /// Number of the columns.
-pub(crate) const ENGINE_COLUMNS: usize = 8;
+pub(crate) const ENGINE_COLUMNS: usize = 9;
 
 /// The columns. Those which tell whether clients are served well stay longest.
 pub(crate) const COLUMNS: [Column; ENGINE_COLUMNS] = [
@@ -19,6 +19,7 @@ pub(crate) const COLUMNS: [Column; ENGINE_COLUMNS] = [
     Column::of_numbers("TOKEN GAP P50", 6),
     Column::of_numbers("TOKEN GAP P90", 4),
     Column::of_numbers("QUEUED TOK", 4),
+    Column::of_numbers("QUEUED ELSEWHERE", 6),
 ];
 
 /// Returns the cells of a member or a group.
@@ -40,5 +41,10 @@ pub(crate) fn engine_cells(engine: Option<&EngineStatus>) -> [Cell; ENGINE_COLUM
         time(engine.between_tokens_p50_ms),
         time(engine.between_tokens_p90_ms),
         count(engine.queued_tokens.round() as u64),
+        // Without other balancers there is no such column.
+        match engine.queued_tokens_elsewhere > 0.0 {
+            true => count(engine.queued_tokens_elsewhere.round() as u64),
+            false => Cell::default(),
+        },
     ]
 }

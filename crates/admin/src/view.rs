@@ -132,6 +132,7 @@ const COLUMNS: [Column; 23 + ENGINE_COLUMNS] = [
     ENGINE[5],
     ENGINE[6],
     ENGINE[7],
+    ENGINE[8],
     Column::of_numbers("FAILED", 2),
     Column::of_words("LOAD", 4).cut_to(10, 24),
     Column::of_words("ALERT", 3),

@@ -5,6 +5,10 @@
 //! later as it has. The lowest start is served first. So a key that floods the queue stands behind its own requests, and
 //! a key that asks now and then finds nobody before it but requests that started earlier. Keys that were given nothing
 //! for a while are equal to new ones: what is long ago does not count, and nothing needs a time constant.
+//!
+//! Virtual time passes only while requests are served. So all keys are equal again as soon as nobody waits, as the paper
+//! has it for the end of a busy period: otherwise a key that was served one long request, and nothing for a week, would
+//! still stand behind as many tokens of others.
 
 use std::collections::HashMap;
 
@@ -44,13 +48,14 @@ pub(crate) struct KeyShares {
     /// Start of the request that was served last.
     now: u64,
     keys: HashMap<u64, KeyRequests>,
-    is_used: bool,
+    /// Number of requests of all keys that wait.
+    waiting: usize,
 }
 
 impl KeyShares {
-    /// True if requests have had shares.
+    /// True if requests with shares wait.
     pub(crate) fn is_used(&self) -> bool {
-        self.is_used
+        self.waiting > 0
     }
 
     /// Returns the start of a request that comes now.
@@ -61,7 +66,7 @@ impl KeyShares {
 
     /// Counts a request that has come, and returns its start.
     pub(crate) fn count_request(&mut self, share: &Share) -> u64 {
-        self.is_used = true;
+        self.waiting += 1;
         let start = self.start_of(share);
         if self.keys.len() >= MOST_KEYS && !self.keys.contains_key(&share.key) {
             let now = self.now;
@@ -87,6 +92,7 @@ impl KeyShares {
                 key.end = start;
             }
         }
+        self.count_leaving();
     }
 
     /// Notes that a request was served. `first` is the lowest start among equally urgent requests that wait: one of a
@@ -100,11 +106,23 @@ impl KeyShares {
                 key.end = key.served;
             }
         }
+        self.count_leaving();
+    }
+
+    /// Counts a request that waits no longer. If nobody waits, all keys are equal again.
+    fn count_leaving(&mut self) {
+        self.waiting = self.waiting.saturating_sub(1);
+        if self.waiting == 0 {
+            self.now = 0;
+            self.keys.clear();
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     const fn share(key: u64, tokens: u32) -> Share {
@@ -117,6 +135,8 @@ mod tests {
         let (long, short) = (share(1, 100), share(2, 50));
         let starts = [long, long, short, short].map(|of| shares.count_request(&of));
         assert_eq!(starts, [0, 100, 0, 50]);
+        // Somebody waits all the time.
+        shares.count_request(&share(4, 1));
         shares.note_served(&long, 0, None);
         shares.note_served(&short, 0, None);
         shares.note_served(&short, 50, None);
@@ -153,6 +173,88 @@ mod tests {
         shares.note_served(&long, starts[2], Some(starts[0]));
         assert_eq!(shares.start_of(&share(2, 10)), starts[0]);
         assert_eq!(shares.start_of(&long), 300);
+    }
+
+    #[test]
+    fn all_keys_are_equal_again_when_nobody_has_waited() {
+        let mut shares = KeyShares::default();
+        let (long, short) = (share(1, 1_000_000), share(2, 10));
+        let start = shares.count_request(&long);
+        shares.note_served(&long, start, None);
+        assert!(!shares.is_used());
+        // However long ago that was, the key does not stand behind a flood that has come since.
+        let starts = [short, long, short, short].map(|of| shares.count_request(&of));
+        assert_eq!(starts, [0, 0, 10, 20]);
+        for start in [0, 10, 20] {
+            shares.give_back(&short, start);
+        }
+        assert!(shares.is_used(), "one waits");
+        shares.give_back(&long, 0);
+        assert!(shares.keys.is_empty());
+    }
+
+    /// Times in the property test, in seconds.
+    const DAY: f64 = 86_400.0;
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(16))]
+
+        /// Requests of four keys over 25 days, between pauses of up to a day: while two keys have requests that wait, neither
+        /// is given more tokens than the other by more than the longest request of each (theorem 1 of the paper); what was
+        /// before a pause does not count.
+        #[test]
+        fn keys_that_wait_get_equal_tokens_for_weeks(seed in any::<u64>()) {
+            const LONGEST: u64 = 100_000;
+            let mut rng = fastrand::Rng::with_seed(seed);
+            let mut shares = KeyShares::default();
+            let mut waiting: Vec<(u64, u64, Share)> = Vec::new();
+            // For each pair of keys: the difference of the tokens that they were given while both waited.
+            let mut ahead = [[0i64; 4]; 4];
+            let (mut now, mut number, mut pauses) = (0.0, 0, 0);
+            while now < 25.0 * DAY {
+                // An engine reads 8,000 tokens a second. In a busy time, more come than it can read.
+                let end = now + 3_600.0 * rng.f64();
+                let rates = [0, 1, 2, 3].map(|_| rng.f64());
+                while now < end || !waiting.is_empty() {
+                    let comes = if now < end { rng.usize(0..4) } else { 0 };
+                    for _ in 0..comes.min(40usize.saturating_sub(waiting.len())) {
+                        let key = rng.u64(0..4);
+                        if rng.f64() > rates[key as usize] {
+                            continue;
+                        }
+                        let share = share(key, rng.u32(1..=LONGEST as u32));
+                        number += 1;
+                        if !waiting.iter().any(|(_, _, of)| of.key == key) {
+                            let key = key as usize;
+                            ahead[key] = [0; 4];
+                            ahead.iter_mut().for_each(|of_other| of_other[key] = 0);
+                        }
+                        waiting.push((shares.count_request(&share), number, share));
+                    }
+                    let Some(at) = (0..waiting.len()).min_by_key(|at| (waiting[*at].0, waiting[*at].1)) else {
+                        now += 1.0;
+                        continue;
+                    };
+                    let has_waiting = |key: u64| waiting.iter().any(|(_, _, of)| of.key == key);
+                    let both = [0, 1, 2, 3].map(has_waiting);
+                    let (start, _, served) = waiting[at];
+                    now += f64::from(served.tokens) / 8_000.0;
+                    let key = served.key as usize;
+                    for other in (0..4).filter(|other| *other != key && both[*other]) {
+                        ahead[key][other] += i64::from(served.tokens);
+                        ahead[other][key] -= i64::from(served.tokens);
+                        prop_assert!(ahead[key][other] <= 2 * LONGEST as i64);
+                    }
+                    waiting.remove(at);
+                    let first = waiting.iter().map(|(start, ..)| *start).min();
+                    shares.note_served(&served, start, first);
+                }
+                prop_assert!(shares.keys.is_empty() && shares.now == 0);
+                now += DAY * rng.f64();
+                pauses += 1;
+            }
+            prop_assert!(pauses > 20, "{pauses}");
+        }
     }
 
     #[test]

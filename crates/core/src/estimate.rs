@@ -461,6 +461,43 @@ mod tests {
         }
     }
 
+    /// Requests of up to weeks, and requests of another program, begin and end for 25 days.
+    #[test]
+    fn ages_are_those_of_what_waits_for_weeks() {
+        const DAY: u64 = 24 * 3_600_000;
+        for seed in 0..32 {
+            let mut rng = fastrand::Rng::with_seed(seed);
+            let estimate = Estimate::default();
+            let (mut waiting, mut other, mut now) = (Vec::new(), 0, 0);
+            while now < 25 * DAY {
+                match rng.usize(0..3) {
+                    0 if waiting.len() < 100 => {
+                        estimate.begin_request(at(now));
+                        waiting.push(now);
+                    }
+                    1 if !waiting.is_empty() => {
+                        let begun = waiting.swap_remove(rng.usize(0..waiting.len()));
+                        estimate.end_request(at(begun));
+                    }
+                    _ => {}
+                }
+                now += DAY / 10u64.pow(rng.u32(0..8));
+                // Three requests elsewhere have waited for a minute together.
+                let word = sums::write_awaited(3, Duration::from_secs(60), at(now));
+                estimate.replace_awaited(std::mem::replace(&mut other, word), word);
+                let ages = waiting.iter().map(|begun| now - begun).sum::<u64>() + 60_000;
+                let mean = ages as f32 / 1e3 / (waiting.len() + 3) as f32;
+                let is = estimate.mean_age(&Moment::new(at(now), DECAY));
+                assert!((is - mean).abs() <= 1e-5 * mean, "{seed}: {is} {mean}");
+            }
+            for begun in waiting {
+                estimate.end_request(at(begun));
+            }
+            estimate.replace_awaited(other, 0);
+            assert_eq!(estimate.unanswered.load(Ordering::Relaxed), 0);
+        }
+    }
+
     #[test]
     fn one_outlier_is_bounded_and_a_change_is_followed() {
         let estimate = Estimate::default();

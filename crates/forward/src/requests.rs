@@ -197,8 +197,13 @@ impl Requests {
         if counted.count() == 0 && found.count() == 0 && counted != found {
             difference = 1;
         }
+        let rounds = counted.correct_rounds(found);
+        if rounds.is_some() {
+            difference = 1;
+        }
         if member.drift.is_due(difference) {
-            forwarder.correct_requests(seat, found.correct(counted))?;
+            let correction = rounds.unwrap_or_else(|| found.correct(counted));
+            forwarder.correct_requests(seat, correction)?;
         }
         Ok(())
     }

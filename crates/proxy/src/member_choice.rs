@@ -230,10 +230,9 @@ impl Session {
     }
 }
 
-/// Finds the share that a request takes of a group in which keys have fair shares: those whose requests wait for the time
-/// to the first token.
+/// Finds the share that a request takes of a group in which keys have fair shares: a group of engines.
 fn find_share(group: &Group, request: &Request<'_>) -> Option<Share> {
-    group.has_first_token_target().then(|| {
+    group.engines().map(|_| {
         let of_plan = request.plan.map(|plan| (plan.owner(), plan.share_tokens()));
         let (key, tokens) = of_plan.unwrap_or_default();
         Share { key, tokens }

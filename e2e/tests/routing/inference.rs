@@ -719,30 +719,55 @@ fn requests_whose_first_token_would_be_late_wait_and_get_an_error_that_clients_k
     assert_eq!(said.trim_end(), expected, "{errors}");
 }
 
+/// Event with a token of a stream.
+const TOKEN: &str = "data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\"word\"}}]}\n\n";
+
 #[test]
 fn a_first_token_lets_the_next_request_go_and_keys_have_fair_shares() {
     let engine = TcpListener::bind("127.0.0.1:0").unwrap();
     let balancer = balance_late(&engine, "60s", "");
-    let _busy = send_late(&balancer, "flood", "busy ");
-    let mut taken = vec![take_at_engine(&engine)];
+    let head =
+        "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n";
+    let answer = format!("{head}{:x}\r\n{TOKEN}\r\n", TOKEN.len());
+    check_fair_shares(&balancer, &engine, &answer);
+}
+
+#[test]
+fn requests_that_wait_for_a_place_at_an_engine_have_fair_shares_by_key() {
+    let engine = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = engine.local_addr().unwrap();
+    let limited = format!("{{ address = \"{address}\", max_connections = 1 }}");
+    let config = config(&[address], "").replacen(&format!("\"{address}\""), &limited, 1);
+    let timeout = "health_check = false\nqueue_timeout = \"60s\"";
+    let balancer = Balancer::start(&config.replacen("health_check = false", timeout, 1));
+    // The place is free when the answer has ended.
+    let answer = format!(
+        "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{TOKEN}",
+        TOKEN.len()
+    );
+    check_fair_shares(&balancer, &engine, &answer);
+}
+
+/// Sends five requests of a key that floods a busy engine, of which one gives up, and one of another key. Each `answer`
+/// of the engine lets the next request go: that of the other key comes after the first one of the flood.
+fn check_fair_shares(balancer: &Balancer, engine: &TcpListener, answer: &str) {
+    let _busy = send_late(balancer, "flood", "busy ");
+    let mut taken = vec![take_at_engine(engine)];
     let mut clients = Vec::new();
     for (number, text) in ["one ", "two ", "three ", "four "].iter().enumerate() {
-        clients.push(send_late(&balancer, "flood", text));
-        wait_for_queue(&balancer, (number + 1) as f64);
+        clients.push(send_late(balancer, "flood", text));
+        wait_for_queue(balancer, (number + 1) as f64);
     }
     // A client that leaves gives up its place.
     clients.pop();
-    wait_for_queue(&balancer, 3.0);
-    let _polite = send_late(&balancer, "polite", "short ");
-    wait_for_queue(&balancer, 4.0);
+    wait_for_queue(balancer, 3.0);
+    let _polite = send_late(balancer, "polite", "short ");
+    wait_for_queue(balancer, 4.0);
     for left in (0..4).rev() {
-        let token = "data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\"word\"}}]}\n\n";
         let (_, stream) = taken.last_mut().unwrap();
-        let head = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n";
-        let answer = format!("{head}{:x}\r\n{token}\r\n", token.len());
         stream.write_all(answer.as_bytes()).unwrap();
-        taken.push(take_at_engine(&engine));
-        wait_for_queue(&balancer, f64::from(left));
+        taken.push(take_at_engine(engine));
+        wait_for_queue(balancer, f64::from(left));
     }
     let keys: Vec<_> = taken.iter().map(|(key, _)| key.as_str()).collect();
     // The polite request has overtaken all but the first one of the flood.

@@ -23,6 +23,7 @@ const COLUMNS: [Column; 15 + ENGINE_COLUMNS] = [
     ENGINE[5],
     ENGINE[6],
     ENGINE[7],
+    ENGINE[8],
     Column::of_numbers("FAILED", 2),
     Column::of_numbers("ALERTS", 3),
     Column::of_numbers("IN FLIGHT", 6),

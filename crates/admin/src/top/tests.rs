@@ -233,6 +233,7 @@ fn groups_with_engines_have_columns_about_tokens_and_others_have_not() {
         between_tokens_p50_ms: Some(21.0),
         between_tokens_p90_ms: Some(33.0),
         queued_tokens: 4567.4,
+        queued_tokens_elsewhere: 890.0,
         ..EngineStatus::default()
     };
     let mut status = status();
@@ -246,11 +247,11 @@ fn groups_with_engines_have_columns_about_tokens_and_others_have_not() {
             .map(str::to_owned)
             .collect::<Vec<_>>()
     };
-    let heads = "PROMPT TOK/S OUTPUT TOK/S CACHE HITS 1ST TOKEN P50 1ST TOKEN P90 TOKEN GAP P50 TOKEN GAP P90 QUEUED TOK";
+    let heads = "PROMPT TOK/S OUTPUT TOK/S CACHE HITS 1ST TOKEN P50 1ST TOKEN P90 TOKEN GAP P50 TOKEN GAP P90 QUEUED TOK QUEUED ELSEWHERE";
     let figures = [
-        "1234", "56", "75%", "120ms", "870ms", "21ms", "33ms", "4567",
+        "1234", "56", "75%", "120ms", "870ms", "21ms", "33ms", "4567", "890",
     ];
-    let wide = (250, 30);
+    let wide = (280, 30);
     // Of all groups, and of the members of one.
     for keys in ["", "Enter"] {
         press(&mut app, keys);

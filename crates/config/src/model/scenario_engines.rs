@@ -68,7 +68,7 @@ section! {
         /// Mean number of tokens of an answer (exponential).
         output_tokens: u32 [Number(1.0, 100_000.0, "tokens")] = 250; "100",
         /// Number of clients' keys, from which requests come at random. All turns of a session have the same key. Keys
-        /// have fair shares if the group has a `ttft_target`.
+        /// have fair shares if requests wait: if the group has a `ttft_target`, or its members `max_connections`.
         keys: usize [Number(1.0, 10_000.0, "keys")] = 1; "8",
         /// Requests per second of one more key, beside all others: the key floods the engines with prompts of its own.
         /// The figure `others' p90` is about the requests of the other keys.

@@ -121,11 +121,6 @@ impl Group {
         }
     }
 
-    /// True if requests wait while no member is expected to send the first token in time.
-    pub fn has_first_token_target(&self) -> bool {
-        self.engines().is_some() && self.pool.settings.inference.ttft_target.is_some()
-    }
-
     /// True if the request is to wait, as no member is expected to send the first token in time, by the strategy's last
     /// choice. A member that reads the request at once is in time, however long that takes.
     #[inline]

@@ -10,6 +10,15 @@ const UNIT: u32 = 12;
 /// Bits of the number of requests in a word.
 const COUNT_BITS: u32 = 20;
 
+/// Units after which the beginning of a request in an entry of the table wraps: 4.9 hours.
+const WRAP: u64 = 1 << 32;
+
+/// Largest error of the time since a connection's last packet, in units: 4 ms.
+const SILENCE_ERROR: u64 = 1 << 10;
+
+/// Units for which the table may be read while requests come and go: 17 seconds.
+const WHILE_READ: u64 = 1 << 22;
+
 /// Flag of a connection with a request that counts as without an answer.
 pub(super) const AWAITED: u32 = 256;
 
@@ -37,16 +46,40 @@ impl Awaited {
     pub fn add(&mut self, connection: &Connection, now_ns: u64) {
         if connection.is_open() && connection.age.has_flag(AWAITED) {
             let now = now_ns >> UNIT;
-            // The entry has 32 bits: the beginning was at most a half of what these can tell before.
+            let silence = connection.find_silence(now_ns);
+            let silence = u64::try_from(silence.as_nanos()).unwrap_or(u64::MAX) >> UNIT;
             let age = (now as u32).wrapping_sub(connection.asked);
-            let begun = now.wrapping_sub(u64::from(age));
             let begun = match age.cast_signed() {
                 // A request may have begun since the clock was read.
-                below @ -1000..0 => now.wrapping_add(u64::from(below.unsigned_abs())),
-                _ => begun,
+                below @ -1000..0 if silence < WRAP / 2 => {
+                    now.wrapping_add(u64::from(below.unsigned_abs()))
+                }
+                // The entry has 32 bits. The request has begun with the last packet, or before.
+                _ => {
+                    let missing = silence.saturating_sub(u64::from(age) + SILENCE_ERROR);
+                    now.wrapping_sub(u64::from(age) + missing.div_ceil(WRAP) * WRAP)
+                }
             };
             self.0 = self.0.wrapping_add(begun << COUNT_BITS | 1);
         }
+    }
+
+    /// Returns the number to add to the program's word if its sum, unlike the one `found` in the table, is wrong by whole
+    /// rounds of the 32 bits in which the table has beginnings: requests that took hours have ended. `None` if
+    /// the sums differ by no more than requests that come and go while the table is read.
+    pub fn correct_rounds(self, found: Awaited) -> Option<u64> {
+        if self.count() != found.count() {
+            return None;
+        }
+        // The numbers are equal, so the sums remain, in the upper bits.
+        let difference = self.0.wrapping_sub(found.0).cast_signed() >> COUNT_BITS;
+        let usual = WRAP / 2 + u64::from(self.count()) * WHILE_READ;
+        if difference.unsigned_abs() <= usual {
+            return None;
+        }
+        let rounds = (difference + WRAP.cast_signed() / 2).div_euclid(WRAP.cast_signed());
+        let excess = rounds.wrapping_mul(WRAP.cast_signed()) << COUNT_BITS;
+        Some(excess.wrapping_neg().cast_unsigned())
     }
 
     /// Returns the difference by which `counted` must change to be like this.

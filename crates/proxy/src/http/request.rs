@@ -283,7 +283,7 @@ impl Request {
             false => None,
         };
         if let Some(prompt) = &mut prompt
-            && routed.has_first_token_targets()
+            && is_for_engines
         {
             let limit_key = tokens.as_deref().and_then(TokenHold::client_key);
             prompt.owner = limit_key.unwrap_or_else(|| prompt::hash_owner(&head.request, client));

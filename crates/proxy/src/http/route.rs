@@ -274,14 +274,6 @@ impl RequestRoute {
             || self.chooses_by_model() && self.possible_targets().any(|of| of.max_prompt.is_some())
     }
 
-    /// True if requests wait for the time to the first token in one of the groups that the request may go to.
-    pub(super) fn has_first_token_targets(&self) -> bool {
-        match self.chooses_by_model() {
-            false => self.target().has_first_token_target,
-            true => self.possible_targets().any(|of| of.has_first_token_target),
-        }
-    }
-
     /// Most bytes of the body that are read before a member is chosen; `None` if nobody reads them.
     #[inline]
     pub(super) fn max_prompt(&self) -> Option<usize> {

@@ -28,18 +28,14 @@ impl EngineWorld<'_> {
         }
         let of = &self.prompts.requests()[self.jobs[id].request];
         let engines = handle.current.load().engines().cloned();
-        let tokens = engines.map_or(of.input_tokens, |engines| {
+        let share = engines.map(|engines| {
             let facts = read_facts(self.prompts, of, 0);
-            engines.group().plan_request(facts).share_tokens()
+            Share {
+                key: of.key,
+                tokens: engines.group().plan_request(facts).share_tokens(),
+            }
         });
-        let share = Share {
-            key: of.key,
-            tokens,
-        };
-        // The shares are of groups in which requests wait for the first token.
-        let has_target = handle.current.load().has_first_token_target();
         let (line, now) = (Line(Arc::clone(&handle)), self.queue.current_time());
-        let share = has_target.then_some(share);
         match QueuePosition::enter_with_share(line, PRIORITY as u8, share, now) {
             Err(_) => self.refuse(),
             Ok(place) => {

@@ -273,6 +273,44 @@ fn a_key_that_floods_delays_the_first_tokens_of_others_little() {
     assert!(with < unfair / 20.0, "{with} {unfair}");
 }
 
+/// Keys have fair shares without a time for the first token, too, where requests wait for a place at an engine.
+#[test]
+fn a_key_that_floods_delays_others_little_where_engines_have_a_limit_of_requests() {
+    let mut world = scenario(Router::Evenkeel, &[1.0; 4]);
+    for member in &mut world.config.groups[0].members {
+        member.max_connections = Some(8);
+    }
+    let flood = Flood {
+        rate: 15.0,
+        prompt_tokens: 6000,
+        output_tokens: 50,
+    };
+    let polite = Workload::Shared(SharedPrompts {
+        rate: 4.0,
+        count: 8,
+        zipf: 1.0,
+        shared_tokens: 2048,
+        own_tokens: 500,
+        output_tokens: 50,
+        seconds: LENGTH.as_secs_f64(),
+    });
+    let play_keys = |keys| {
+        let clients = Clients {
+            keys,
+            flood: Some(flood),
+        };
+        let prompts = polite.draw_with_clients(&clients, 5);
+        let (outcomes, tokens) = play(&world, &prompts);
+        assert!(outcomes.queued > 1000, "{}", outcomes.queued);
+        let others = &tokens.others_first_tokens;
+        assert!(others.len() > 300, "{}", others.len());
+        TokenOutcomes::quantile_seconds(others, 0.9)
+    };
+    // Eight prompts of the flood at each engine, and the share of eight keys beside one.
+    let with = play_keys(8);
+    assert!(with < 16.0 * 6_000.0 * 125e-6, "{with}");
+}
+
 /// Keys with long prompts that are cached get their share beside a flood, though their prompts have more tokens than the
 /// engines can read: nobody is put behind the whole flood.
 #[test]

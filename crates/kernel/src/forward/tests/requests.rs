@@ -439,3 +439,107 @@ fn ages_are_sums_of_what_waits() {
     assert!((ages - 12.0).abs() < 0.001, "{ages}");
     assert_eq!(awaited.sum_ages(now - 3 * second), Duration::ZERO);
 }
+
+/// Connections as the program keeps them, with its count of requests without an answer.
+#[derive(Default)]
+struct ProgramModel {
+    word: u64,
+    open: Vec<(u64, Connection)>,
+}
+
+impl ProgramModel {
+    /// A request begins.
+    fn begin(&mut self, now_ns: u64) {
+        let pair = Pair {
+            member: Family::V4.member(9),
+            client: Family::V4.client(1),
+        };
+        let mut connection = Connection::new(pair, Family::V4.listener(), now_ns);
+        connection.age.set_flag(AWAITED);
+        connection.asked = (now_ns >> 12) as u32;
+        self.word = self.word.wrapping_add((now_ns >> 12) << 20 | 1);
+        self.open.push((now_ns, connection));
+    }
+
+    /// The request at `index` ends, as in `end_request` of the program.
+    fn end(&mut self, index: usize, now_ns: u64) {
+        let (_, connection) = self.open.swap_remove(index);
+        let clock = now_ns >> 12;
+        let age = u64::from((clock as u32).wrapping_sub(connection.asked));
+        self.word = self.word.wrapping_sub(clock.wrapping_sub(age) << 20 | 1);
+    }
+
+    /// Compares the count with the table, and returns the table's.
+    fn compare(&mut self, now_ns: u64) -> Awaited {
+        let mut found = Awaited::default();
+        for (_, connection) in &self.open {
+            found.add(connection, now_ns);
+        }
+        if let Some(correction) = Awaited(self.word).correct_rounds(found) {
+            self.word = self.word.wrapping_add(correction);
+        }
+        found
+    }
+
+    fn sum_true_ages(&self, now_ns: u64) -> f64 {
+        let ages = self.open.iter().map(|(begun, _)| now_ns - begun);
+        ages.sum::<u64>() as f64 / 1e9
+    }
+}
+
+/// Action in a step of the property test, the index of a request, and the time until the next step in microseconds.
+type Step = (u8, usize, u64);
+
+fn step() -> impl Strategy<Value = Step> {
+    // From a microsecond to a day.
+    let wait = (1u64..10, 0u32..=10).prop_map(|(digit, zeros)| digit * 10u64.pow(zeros));
+    (0u8..4, 0usize..12, wait)
+}
+
+proptest! {
+    /// Over 25 days, in which the beginning of a request wraps 122 times, with requests of microseconds to
+    /// weeks: the sum of ages is that of the requests that wait, and nothing is left of those that have ended.
+    #[test]
+    fn sums_of_ages_are_right_for_weeks(
+        begin in 0u64..1 << 50,
+        // Packets without data, as keep-alives are: their requests look younger by whole wraps.
+        has_packets in any::<bool>(),
+        steps in prop::collection::vec(step(), 100..300),
+    ) {
+        let (mut model, mut now) = (ProgramModel::default(), begin);
+        let end = begin + 25 * 86_400_000_000_000;
+        for (action, index, wait) in steps.iter().chain(&steps) {
+            match (*action, model.open.len()) {
+                (0 | 1, open) if open < 12 => model.begin(now),
+                (2, open) if open > 0 => model.end(index % open, now),
+                _ if has_packets => {
+                    for (_, connection) in &mut model.open {
+                        connection.age.seen = (now >> 20) as u32;
+                    }
+                }
+                _ => {}
+            }
+            let ages = model.compare(now).sum_ages(now).as_secs_f64();
+            let counted = Awaited(model.word).sum_ages(now).as_secs_f64();
+            prop_assert!((counted - ages).abs() < 0.001, "{counted} {ages}");
+            let right = model.sum_true_ages(now);
+            let wraps = match has_packets {
+                true => ((right - ages) / WRAP_SECONDS).round(),
+                false => 0.0,
+            };
+            prop_assert!((right - ages - wraps * WRAP_SECONDS).abs() < 0.1, "{right} {ages}");
+            now += wait * 1000;
+            if now > end {
+                break;
+            }
+        }
+        while !model.open.is_empty() {
+            model.end(0, now);
+        }
+        model.compare(now);
+        prop_assert_eq!(model.word, 0);
+    }
+}
+
+/// Seconds after which the beginning of a request in an entry of the table wraps.
+const WRAP_SECONDS: f64 = 4096e-9 * (1u64 << 32) as f64;
