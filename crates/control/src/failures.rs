@@ -182,3 +182,10 @@ impl<'a, F: Fn(&Member, Duration) -> Counts> Lately<'a, F> {
         is_cause.then(|| FailureCause::Share(own.share(), 0.0))
     }
 }
+
+/// Returns true if a request of this balancer has succeeded at a member within the window.
+pub(crate) fn succeeds(member: &Member, group: &Group, now: Instant) -> bool {
+    let window = group.settings().ejection.window;
+    let recent = member.slot.record().recent(now, window);
+    recent.total > recent.failures
+}

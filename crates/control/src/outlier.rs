@@ -44,7 +44,7 @@ use evenkeel_core::strategy::RequestNeeds;
 use evenkeel_core::time::Instant;
 
 pub use crate::failures::FailureCause;
-use crate::failures::{Lately, clients_agree, exceeds};
+use crate::failures::{Lately, clients_agree, exceeds, succeeds};
 use crate::trial::{MemberTrials, TrialProgress};
 use crate::usual_rates::Counts;
 
@@ -63,9 +63,6 @@ pub struct Outliers {
 /// Difference by which the end of an ejection by another balancer may seem to move: it is told as the time that is
 /// left, and messages take their time.
 const TOLD_LATE: Duration = Duration::from_secs(1);
-
-/// Time after the end of an ejection in which trials under way may still decide how the member returns.
-const TRIALS_LATE: Duration = Duration::from_secs(2);
 
 /// Bound of the caution with members that are ejected again and again: they get their share of first trials, divided by
 /// this.
@@ -429,12 +426,10 @@ impl Outliers {
             // A member that left while it was ejected may come back when its history is
             // gone already.
             let history = self.histories.get(&member.id);
-            let is_promising = self.trials.are_promising(member.id);
-            let is_over = |history: &Ejection| match is_promising {
-                true => now >= history.until.after(TRIALS_LATE),
-                false => now >= history.until,
-            };
-            if history.is_none_or(is_over) && !self.prolong(group, member, now) {
+            let more = self.trials.time_to_decide(member.id);
+            if history.is_none_or(|history| now >= history.until.after(more))
+                && !self.prolong(group, member, now)
+            {
                 let event = take_back(member, now);
                 changes.push(Change { index, event });
             }
@@ -584,13 +579,6 @@ fn take_back(member: &Member, now: Instant) -> Event {
     member.slot.set(Reason::Ejected, false);
     member.slot.set_ramp_from(Some(now));
     Event::Returned
-}
-
-/// Returns true if a request of this balancer has succeeded at a member within the window.
-fn succeeds(member: &Member, group: &Group, now: Instant) -> bool {
-    let window = group.settings().ejection.window;
-    let recent = member.slot.record().recent(now, window);
-    recent.total > recent.failures
 }
 
 #[cfg(test)]

@@ -10,6 +10,7 @@
 //! are trials as well. After enough successes in a row the failures of the member are forgotten.
 
 use std::collections::HashMap;
+use std::time::Duration;
 
 use evenkeel_core::group::{Granularity, Group};
 use evenkeel_core::member::{Member, MemberId, Reason};
@@ -44,6 +45,9 @@ const MOST_PATIENCE: u64 = 8;
 
 /// Seconds, times its patience, after which a member that has been forgiven counts as one that never failed.
 const GOOD_CONDUCT: f64 = 10.0;
+
+/// Time after the end of an ejection in which trials under way may decide.
+const LATE_TRIALS: Duration = Duration::from_secs(2);
 
 /// Share of failures that no strategy notices.
 const NEGLIGIBLE: f32 = 1e-3;
@@ -239,10 +243,14 @@ impl MemberTrials {
         })
     }
 
-    /// True if the last trials of an ejected member have succeeded, so that the next ones soon tell more.
-    pub(crate) fn are_promising(&self, id: MemberId) -> bool {
+    /// Time after the end of an ejection in which trials may still decide how the member returns: some if the last ones
+    /// have succeeded.
+    pub(crate) fn time_to_decide(&self, id: MemberId) -> Duration {
         let progress = self.members.get(&id);
-        progress.is_some_and(|known| known.is_ejected && known.in_a_row > 0)
+        match progress.is_some_and(|known| known.is_ejected && known.in_a_row > 0) {
+            true => LATE_TRIALS,
+            false => Duration::ZERO,
+        }
     }
 
     /// The ejection of a member is prolonged: its trials are counted anew.
@@ -360,8 +368,6 @@ mod tests {
 
     use evenkeel_core::group::{GroupSettings, GroupState, Outcome, Request, Ticket, Trial};
     use evenkeel_core::strategy::{Values, default_kind, find};
-
-    use std::time::Duration;
 
     use super::*;
     use crate::outlier::{Event, Outliers};
