@@ -413,7 +413,7 @@ impl Record {
         }
     }
 
-    /// Trials of the member while it was ejected, by their ends.
+    /// Trials of the member while it was ejected or got hardly any requests after a failure, by their ends.
     pub fn trial_totals(&self) -> TrialTotals {
         self.trials.totals()
     }

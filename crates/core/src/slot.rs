@@ -553,7 +553,7 @@ impl Slot {
         self.record.get_or_init(spares::take_record)
     }
 
-    /// Trials of the member while it is ejected.
+    /// Trials of the member while it is ejected, or gets hardly any requests after a failure.
     pub fn trials(&self) -> &Trials {
         &self.own_record().trials
     }

@@ -1,4 +1,4 @@
-//! Trials: requests that ask an ejected member whether it is well again.
+//! Trials: requests that ask a member that is ejected, or gets hardly any requests after a failure, whether it is well again.
 //!
 //! A round of control grants a trial; the next request that can be sent again takes the trial, and reports its end.
 

@@ -288,7 +288,7 @@ impl Group {
         }
     }
 
-    /// Binds a request of this `cost` to an ejected member that has a trial, if there is one: for requests only that
+    /// Binds a request of this `cost` to a member that has a trial, if there is one: for requests only that
     /// may be sent to another member afterwards. The strategy is not asked.
     #[inline]
     pub fn take_trial(&self, cost: Cost, now: Instant) -> Option<BoundTrial> {

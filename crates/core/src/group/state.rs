@@ -45,7 +45,7 @@ pub struct GroupState {
     /// [`MemberMeans`], packed; 0 is not known.
     member_means: AtomicU64,
     zones: Readings,
-    /// True if an ejected member may have a trial that no request has taken. Mostly there is none, and then a request
+    /// True if a member may have a trial that no request has taken. Mostly there is none, and then a request
     /// reads no more than this flag.
     trials: AtomicBool,
     /// Engines, once the group has had strategy `inference`.
@@ -152,13 +152,13 @@ impl GroupState {
         self.panic.swap(panicking, Ordering::AcqRel) != panicking
     }
 
-    /// True if an ejected member may have a trial that no request has taken.
+    /// True if a member may have a trial that no request has taken.
     #[inline]
     pub fn has_trials(&self) -> bool {
         self.trials.load(Ordering::Relaxed)
     }
 
-    /// Says whether an ejected member has a trial that no request has taken.
+    /// Says whether a member has a trial that no request has taken.
     pub fn set_trials(&self, some: bool) {
         self.trials.store(some, Ordering::Relaxed);
     }

@@ -1,4 +1,4 @@
-//! A trial under way: a request that asks an ejected member whether it is well again.
+//! A trial under way: a request that asks a member that is ejected, or gets hardly any requests after a failure, whether it is well again.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -60,7 +60,7 @@ impl Drop for Trial {
     }
 }
 
-/// A request that is bound to an ejected member for a trial.
+/// A request that is bound to a member for a trial.
 #[derive(Debug)]
 pub struct BoundTrial {
     /// The request at the member.
