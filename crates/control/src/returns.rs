@@ -150,7 +150,7 @@ impl World {
     /// Outcome of a request at a member, and the time until then in nanoseconds.
     fn draw_outcome(&mut self, index: usize) -> (Outcome, u64) {
         let normal: f64 = (0..12).map(|_| self.rng.f64()).sum::<f64>() - 6.0;
-        let service = self.plan.service * 1e6 * (self.plan.spread * normal).exp();
+        let service = self.plan.service * 1e6 * libm::exp(self.plan.spread * normal);
         let fails = index == 0 && self.rng.f64() < self.fails;
         match (fails, self.plan.failure) {
             (false, _) if self.rng.f64() < self.plan.all_fail => (Outcome::Error, service as u64),
