@@ -166,16 +166,19 @@ impl<'a, F: Fn(&Member, Duration) -> Counts> Lately<'a, F> {
         self.rates.get_or_init(rates).rate(member)
     }
 
-    /// Returns the cause of an ejection for a member that has trials while it serves. `own` are its requests since then. A member that fails on never gets the least number of
-    /// requests: the requests that it would usually have had are compared with this number.
+    /// Returns the cause of an ejection for a member that has trials while it serves. `own` are its requests since then. A
+    /// member that fails on never gets the least number of requests: the requests that it would usually have had are compared
+    /// with this number. The failures must be of the last seconds, as those of the other members are.
     pub(crate) fn find_cause_of_starved(&self, index: usize, own: &Counts) -> Option<FailureCause> {
         let settings = &self.group.settings().ejection;
         let usual = self.usual_rate(self.group.members().get(index)?);
         let within = usual * settings.window.as_secs_f64();
         let (seconds, counts) = (LAST_SECONDS.last()?, self.spans.last()?);
         let (recents, all) = counts.get_or_init(|| self.count_all(*seconds));
-        let others = all.without(recents.get(index)?);
+        let recent = recents.get(index)?;
+        let others = all.without(recent);
         let is_cause = fails_clearly(own, settings)
+            && recent.failures >= LEAST_STARVED
             && others.failures == 0
             && usual >= trial::LEAST_RATE
             && within >= f64::from(settings.min_requests);

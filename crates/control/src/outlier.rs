@@ -212,7 +212,8 @@ impl Outliers {
     /// The ejection of a member for what this balancer's own requests say, if it is out for that.
     pub fn ejection(&self, member: &Member, now: Instant) -> Option<Ejection> {
         let last = self.histories.get(&member.id)?;
-        (last.until > now && member.slot.has_reason(Reason::Ejected)).then_some(*last)
+        let until = last.until.after(self.trials.time_to_decide(member.id));
+        (until > now && member.slot.has_reason(Reason::Ejected)).then_some(*last)
     }
 
     /// Returns the word of another balancer by which a member is out, if it is out for that.

@@ -1,4 +1,4 @@
-//! Trials: requests that ask ejected members whether they are well again.
+//! Trials: requests that ask members whether they are well again.
 //!
 //! A member has a budget of trials: a small share of the requests that it would usually get. While trials fail, the
 //! member is tried when its budget allows. After a trial that succeeds, the member is tried in every round, until a trial
@@ -105,7 +105,7 @@ pub struct TrialProgress {
     pub enough: u64,
 }
 
-/// Returns true if requests of the group may try ejected members: a request that must go to a certain member does not.
+/// Returns true if requests of the group may try members: a request that must go to a certain member does not.
 pub(crate) fn are_possible(group: &Group) -> bool {
     let settings = group.settings();
     settings.ejection.trials
@@ -126,8 +126,7 @@ impl MemberTrials {
     ) -> Vec<usize> {
         self.forgiven.retain(|_, last| last.counts(now));
         let tried = self.find_tried(group, caution, now);
-        if tried.is_empty() {
-            self.members.clear();
+        if tried.is_empty() && self.members.is_empty() {
             return Vec::new();
         }
         let mut next = HashMap::new();
@@ -140,18 +139,17 @@ impl MemberTrials {
             let mut progress = known.copied().unwrap_or_else(|| {
                 // One that nobody has taken earlier.
                 trials.grant_trials(0);
-                let last = self.forgiven.get(&id);
+                let last = self.forgiven.get(&id).filter(|_| !member.is_ejected);
                 let patience = last.map_or(1, |last| (2 * last.patience).min(MOST_PATIENCE));
                 Progress::new(member, totals, patience, now)
             });
             progress.count_ended(totals, member.trials_over());
-            let enough = match member.is_ejected {
-                true => ENOUGH,
-                false => ENOUGH * progress.patience,
-            };
-            if progress.in_a_row >= enough {
+            let enough = ENOUGH * progress.patience;
+            // Where no request takes trials, the strategy alone decides about a member that serves.
+            if progress.in_a_row >= enough && (member.is_ejected || progress.is_taken) {
                 trials.grant_trials(0);
-                let patience = progress.patience;
+                let patience = self.forgiven.get(&id).map_or(1, |last| last.patience);
+                let patience = progress.patience.max(patience);
                 self.forgiven.insert(id, Forgiven { at: now, patience });
                 passed.push(member.index);
                 continue;
@@ -162,6 +160,12 @@ impl MemberTrials {
             }
             is_granted |= trials.pending() > 0;
             next.insert(id, progress);
+        }
+        // Nobody is to take what is left of the trials of members that are tried no longer.
+        for member in group.members() {
+            if self.members.contains_key(&member.id) && !next.contains_key(&member.id) {
+                member.slot.trials().grant_trials(0);
+            }
         }
         self.members = next;
         if is_granted {
@@ -180,7 +184,8 @@ impl MemberTrials {
         let (mut ejected, mut suspects) = (Vec::new(), Vec::new());
         if are_possible(group) {
             let decay = group.settings().latency_decay;
-            for (index, member) in group.members().iter().enumerate() {
+            let members = group.members().iter().enumerate();
+            for (index, member) in members.filter(|(_, member)| member.slot.weight() > 0.0) {
                 match member.slot.reason_bits() {
                     0 if member.slot.failure_share(now, decay) > NEGLIGIBLE => {
                         suspects.push((index, member));
@@ -191,6 +196,12 @@ impl MemberTrials {
                     _ => {}
                 }
             }
+        }
+        // A request whose trial fails needs another member.
+        let is_other =
+            |member: &&Member| member.slot.reason_bits() == 0 && member.slot.weight() > 0.0;
+        if group.members().iter().filter(is_other).nth(1).is_none() {
+            suspects.clear();
         }
         if ejected.is_empty() && suspects.is_empty() {
             return Vec::new();
@@ -205,7 +216,10 @@ impl MemberTrials {
         };
         let is_starved = |member: &Member| {
             let known = self.members.get(&member.id);
-            known.is_some_and(|known| !known.is_ejected) || rates.is_starved(member)
+            match known.is_some_and(|known| !known.is_ejected) {
+                true => !rates.is_fed(member),
+                false => rates.is_starved(member),
+            }
         };
         let starved = suspects.into_iter();
         let starved = starved.filter(|(_, member)| is_starved(member));

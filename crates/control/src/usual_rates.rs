@@ -13,6 +13,9 @@ const RATE_SPAN: Duration = Duration::from_secs(3);
 /// Share of its usual requests below which a member gets hardly any.
 const STARVED: f64 = 0.25;
 
+/// Share of its usual requests from which a member gets enough of them.
+const FED: f64 = 0.9;
+
 /// Whole seconds, the running one included, in which requests of a member are compared with its usual ones.
 const SPANS: [u64; 4] = [1, 2, 4, 8];
 
@@ -108,15 +111,27 @@ impl UsualRates {
 
     /// True if a member that serves has got hardly any requests lately.
     pub(crate) fn is_starved(&self, member: &Member) -> bool {
+        let share = self.measure_share(member);
+        share.is_some_and(|share| share < STARVED)
+    }
+
+    /// True if a member that serves has got nearly all of its usual requests lately.
+    pub(crate) fn is_fed(&self, member: &Member) -> bool {
+        let share = self.measure_share(member);
+        share.is_some_and(|share| share >= FED)
+    }
+
+    /// Requests that a member has got lately, as a share of its usual ones; `None` if these are too few to tell.
+    fn measure_share(&self, member: &Member) -> Option<f64> {
         let usual = self.rate(member);
         let spans = SPANS.map(|seconds| (seconds, elapsed(seconds, self.now)));
         let span = spans
             .into_iter()
             .find(|(_, elapsed)| usual * elapsed >= LEAST_USUAL);
-        span.is_some_and(|(seconds, elapsed)| {
+        span.map(|(seconds, elapsed)| {
             let span = Duration::from_secs(seconds);
             let got = member.slot.record().recent(self.now, span).total;
-            Self::are_hardly_any(usual, got.into(), elapsed)
+            f64::from(got) / (usual * elapsed)
         })
     }
 }

@@ -5,6 +5,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use evenkeel_inference::queue::QueueMoment;
+
 use crate::time::Instant;
 
 /// Work of one or several balancers at an engine.
@@ -34,13 +36,22 @@ impl EngineWork {
         }
     }
 
-    /// Less of both, of each number: work that is there for longer than a moment.
-    #[must_use]
-    pub fn least_of(self, other: EngineWork) -> EngineWork {
+    /// Work at a moment without the `begun` requests that were sent last. Those that wait were sent last, as far as there are
+    /// so many; tokens are shared out evenly.
+    pub(crate) fn of_moment(moment: &QueueMoment, begun: f32) -> EngineWork {
+        let waiting = (moment.waiting - begun).max(0.0);
+        let all = (moment.waiting + moment.streams - begun).max(0.0);
+        let streams = (all - waiting).clamp(0.0, moment.streams);
+        // Requests whose answers come as a whole are streams from the beginning.
+        let share = match moment.waiting > 0.0 {
+            true => waiting / moment.waiting,
+            false => streams / moment.streams.max(1.0),
+        };
+        // Too large numbers become the largest one.
         EngineWork {
-            queued_tokens: self.queued_tokens.min(other.queued_tokens),
-            waiting: self.waiting.min(other.waiting),
-            streams: self.streams.min(other.streams),
+            queued_tokens: (moment.queued_tokens * share).ceil() as u32,
+            waiting: waiting.round() as u32,
+            streams: streams.round() as u32,
         }
     }
 
@@ -155,6 +166,26 @@ mod tests {
         assert_eq!([read(0, 6), read(1, 6)], [work(1, 2, 3), idle]);
         elsewhere.set_all(&[idle; 3], at(9));
         assert_eq!(read(0, 6), idle);
+    }
+
+    #[test]
+    fn work_that_has_just_begun_is_left_out() {
+        let moment = |queued_tokens, waiting, streams| QueueMoment {
+            queued_tokens,
+            waiting,
+            streams,
+            ..QueueMoment::default()
+        };
+        let lasting = |moment: QueueMoment, begun| EngineWork::of_moment(&moment, begun);
+        assert_eq!(lasting(moment(900.0, 3.0, 5.0), 0.0), work(900, 3, 5));
+        assert_eq!(lasting(moment(900.0, 3.0, 5.0), 2.0), work(300, 1, 5));
+        // Two of those that were sent have their first tokens already.
+        assert_eq!(lasting(moment(900.0, 3.0, 5.0), 5.0), work(0, 0, 3));
+        assert_eq!(lasting(moment(900.0, 3.0, 5.0), 99.0), work(0, 0, 0));
+        // Answers that come as a whole.
+        assert_eq!(lasting(moment(900.0, 0.0, 1.0), 1.0), work(0, 0, 0));
+        assert_eq!(lasting(moment(900.0, 0.0, 4.0), 1.0), work(675, 0, 3));
+        assert_eq!(lasting(moment(0.0, 0.0, 0.0), 7.0), work(0, 0, 0));
     }
 
     #[test]

@@ -195,15 +195,12 @@ impl EnginePool {
         &self.work_elsewhere
     }
 
-    /// Returns the work of this balancer at an engine; `None` if there is no such engine.
-    pub(crate) fn read_own_work(&self, number: usize, now: Instant) -> Option<EngineWork> {
+    /// Takes the work of this balancer at an engine that is there since the last call or longer: work that has just begun
+    /// may be over when others hear of it. `None` if there is no such engine.
+    pub(crate) fn take_lasting_work(&self, number: usize, now: Instant) -> Option<EngineWork> {
         let moment = self.group.read_queue(number, now.as_nanos())?;
-        // Too large numbers become the largest one.
-        Some(EngineWork {
-            queued_tokens: moment.queued_tokens.ceil() as u32,
-            waiting: moment.waiting.round() as u32,
-            streams: moment.streams.round() as u32,
-        })
+        let begun = self.group.member_queues().get(number)?.take_begun() as f32;
+        Some(EngineWork::of_moment(&moment, begun))
     }
 
     /// Learnt state of the engines.

@@ -23,7 +23,7 @@ pub(crate) fn exchange_work(
     }
     let members = group.members().iter().enumerate();
     let own = members
-        .filter_map(|(index, member)| Some((number(member), group.engine_work(index, now)?)));
+        .filter_map(|(index, member)| Some((number(member), group.take_engine_work(index, now)?)));
     fleet.announce_work(group.name(), own);
     let others = fleet.work_of_others(group.name(), now);
     let work = |index: usize| {

@@ -84,8 +84,6 @@ pub(crate) struct HeardWork(BTreeMap<(u64, u64), HeardEntry>);
 #[derive(Clone, Copy, Debug)]
 struct HeardEntry {
     work: EngineWork,
-    /// Work in the report before.
-    before: EngineWork,
     at: Instant,
     /// Number of the datagram.
     count: u64,
@@ -104,19 +102,11 @@ impl HeardWork {
         }
         for (member, work) in report.members {
             let at = now;
-            let mut entry = HeardEntry {
-                work,
-                before: EngineWork::default(),
-                at,
-                count,
-            };
+            let entry = HeardEntry { work, at, count };
             let is_full = self.0.len() >= MAX_WORK;
             match self.0.entry((report.group, member)) {
                 // A later datagram may have overtaken this one.
                 Entry::Occupied(mut old) if old.get().count <= count => {
-                    if old.get().is_fresh(now) {
-                        entry.before = old.get().work;
-                    }
                     old.insert(entry);
                 }
                 Entry::Vacant(place) if !is_full => {
@@ -127,8 +117,7 @@ impl HeardWork {
         }
     }
 
-    /// Fresh work at the members of a group that two reports had, one after the other. A request that is answered at once is in
-    /// one report by chance, and would count until the next one.
+    /// Fresh work at the members of a group.
     pub(crate) fn list_fresh(
         &self,
         group: u64,
@@ -136,7 +125,7 @@ impl HeardWork {
     ) -> impl Iterator<Item = (u64, EngineWork)> + '_ {
         let entries = self.0.range((group, 0)..=(group, u64::MAX));
         let fresh = entries.filter(move |(_, entry)| entry.is_fresh(now));
-        fresh.map(|((_, member), entry)| (*member, entry.work.least_of(entry.before)))
+        fresh.map(|((_, member), entry)| (*member, entry.work))
     }
 }
 
@@ -208,41 +197,14 @@ mod tests {
             group: 1,
             members: members.to_vec(),
         };
-        for count in [7, 8] {
-            let members = [(1, work(5, 1, 0)), (2, work(6, 1, 0))];
-            heard.take_report(report(&members), count, at(0));
-        }
-        for count in [5, 6] {
-            heard.take_report(report(&[(1, work(9, 9, 9))]), count, at(1000));
-        }
-        for count in [9, 10] {
-            heard.take_report(report(&[(2, work(0, 0, 1))]), count, at(2000));
-        }
+        heard.take_report(report(&[(1, work(5, 1, 0)), (2, work(6, 1, 0))]), 7, at(0));
+        heard.take_report(report(&[(1, work(9, 9, 9))]), 6, at(1000));
+        heard.take_report(report(&[(2, work(0, 0, 1))]), 8, at(2000));
         let list = |group, now| heard.list_fresh(group, at(now)).collect::<Vec<_>>();
         assert_eq!(list(1, 3000), [(1, work(5, 1, 0)), (2, work(0, 0, 1))]);
         assert_eq!(list(1, 3001), [(2, work(0, 0, 1))]);
         assert_eq!(list(0, 2000), []);
         assert_eq!(list(2, 2000), []);
-    }
-
-    #[test]
-    fn work_of_a_moment_does_not_count() {
-        let mut heard = HeardWork::default();
-        let at = |ms: u64| Instant::from_nanos(ms * 1_000_000);
-        let mut hear = |number: u64, work: EngineWork, now: u64| {
-            let report = WorkReport {
-                group: 1,
-                members: vec![(1, work)],
-            };
-            heard.take_report(report, number, at(now));
-            let mut list = heard.list_fresh(1, at(now));
-            list.next().map(|(_, work)| work)
-        };
-        assert_eq!(hear(1, work(5, 1, 3), 0), Some(EngineWork::default()));
-        assert_eq!(hear(2, work(4, 2, 0), 100), Some(work(4, 1, 0)));
-        assert_eq!(hear(3, work(9, 2, 1), 200), Some(work(4, 2, 0)));
-        // A report that has expired is none.
-        assert_eq!(hear(4, work(9, 2, 1), 3300), Some(EngineWork::default()));
     }
 
     #[test]

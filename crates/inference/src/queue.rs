@@ -11,6 +11,8 @@ pub struct MemberQueue {
     waiting: AtomicU32,
     /// Requests past their first token.
     streams: AtomicU32,
+    /// Requests that were sent since [`MemberQueue::take_begun`] was called.
+    begun: AtomicU32,
     /// Time of the last first token, or at which the first of those that wait was sent, in nanoseconds.
     progress_at: AtomicU64,
     /// Time until which the member is taken for full, in nanoseconds.
@@ -86,6 +88,7 @@ impl MemberQueue {
     /// has to read before, by [`MemberQueue::read_moment`].
     pub fn begin_request(&self, tokens: u64, queued_before: f32, now_nanos: u64) -> QueueEntry {
         self.queued_tokens.fetch_add(tokens, Ordering::Relaxed);
+        self.begun.fetch_add(1, Ordering::Relaxed);
         if self.waiting.fetch_add(1, Ordering::Relaxed) == 0 {
             self.progress_at.store(now_nanos, Ordering::Relaxed);
         }
@@ -107,6 +110,7 @@ impl MemberQueue {
     /// `first_token_seconds`: until then the prompt is queued, and then the request counts as a stream.
     pub fn begin_whole(&self, tokens: u64, first_token_seconds: f32, now_nanos: u64) -> QueueEntry {
         self.streams.fetch_add(1, Ordering::Relaxed);
+        self.begun.fetch_add(1, Ordering::Relaxed);
         // Numbers that are too large become the largest one.
         let reading = (first_token_seconds.max(0.0) * 1e9) as u64;
         let read_at = now_nanos.saturating_add(reading);
@@ -221,6 +225,11 @@ impl MemberQueue {
             Phase::Over => {}
         }
         entry.phase = Phase::Over;
+    }
+
+    /// Takes the number of requests that were sent since the last call.
+    pub fn take_begun(&self) -> u32 {
+        self.begun.swap(0, Ordering::Relaxed)
     }
 
     /// Takes the member for full until this time: it has refused a request because of its queue.

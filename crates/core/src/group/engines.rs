@@ -70,10 +70,11 @@ impl Group {
         engines.group().read_queue(number, now.as_nanos())
     }
 
-    /// Work of this balancer at the engine of the member at `index`, if the strategy is `inference`.
-    pub fn engine_work(&self, index: usize, now: Instant) -> Option<EngineWork> {
+    /// Takes the work of this balancer at the engine of the member at `index` that is there since the last call or longer,
+    /// if the strategy is `inference`. For one caller, who tells other balancers.
+    pub fn take_engine_work(&self, index: usize, now: Instant) -> Option<EngineWork> {
         let (engines, number) = self.numbered_engine(index)?;
-        engines.read_own_work(number, now)
+        engines.take_lasting_work(number, now)
     }
 
     /// Work of other balancers at the engine of the member at `index`, as far as they have told it lately.

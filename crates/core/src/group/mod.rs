@@ -302,8 +302,16 @@ impl Group {
     fn find_trial(&self, cost: Cost, now: Instant) -> Option<BoundTrial> {
         let is_on = self.pool.settings.ejection.trials;
         let members = self.members().iter().enumerate().filter(|_| is_on);
-        // A member that is in maintenance by now gets no trial that was granted before.
-        let is_tried = |member: &Member| member.slot.reason_bits() & !(Reason::Ejected as u32) == 0;
+        // A member that is in maintenance or drained by now gets no trial that was granted before, nor one that serves and is
+        // the only one that does.
+        let may_serve =
+            |member: &Member| member.slot.reason_bits() == 0 && member.slot.weight() > 0.0;
+        let serving = self.members().iter().filter(|member| may_serve(member));
+        let serving = serving.take(2).count();
+        let is_tried = |member: &Member| match member.slot.reason_bits() {
+            0 => serving > 1 && member.slot.weight() > 0.0,
+            bits => bits == Reason::Ejected as u32 && member.slot.weight() > 0.0,
+        };
         let mut tried = members.filter(|(_, member)| is_tried(member));
         let taken = tried.find_map(|(index, member)| Some((index, Trial::take_of(&member.slot)?)));
         let Some((index, trial)) = taken else {

@@ -13,8 +13,9 @@ const COUNT_BITS: u32 = 20;
 /// Units after which the beginning of a request in an entry of the table wraps: 4.9 hours.
 const WRAP: u64 = 1 << 32;
 
-/// Largest error of the time since a connection's last packet, in units: 4 ms.
-const SILENCE_ERROR: u64 = 1 << 10;
+/// Largest error of the time since a connection's last packet, in units: 4 s. The coarse clock is late by a tick and its
+/// rounding, 11 ms at most; a round of the beginnings is hours.
+const SILENCE_ERROR: u64 = 1 << 20;
 
 /// Units for which the table may be read while requests come and go: 17 seconds.
 const WHILE_READ: u64 = 1 << 22;

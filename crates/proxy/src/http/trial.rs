@@ -56,7 +56,7 @@ impl TriedRequest {
 }
 
 impl Client {
-    /// Takes a trial for the request, if an ejected member has one and the request can be sent to another member
+    /// Takes a trial for the request, if a member has one and the request can be sent to another member
     /// afterwards.
     #[inline]
     pub(super) fn take_trial(

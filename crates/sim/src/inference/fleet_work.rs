@@ -37,19 +37,15 @@ impl EngineWorld<'_> {
                 continue;
             };
             let members = 0..group.members().len();
-            let own = members.map(|member| group.engine_work(member, now).unwrap_or_default());
-            let [last, before] = &mut balancer.told_work;
-            *before = std::mem::replace(last, own.collect());
+            let own = members.map(|member| group.take_engine_work(member, now).unwrap_or_default());
+            balancer.told_work = own.collect();
         }
         for (index, balancer) in self.balancers.iter().enumerate() {
             let others = |member: usize| {
                 let all = self.balancers.iter().enumerate();
                 let others = all.filter(|(other, _)| *other != index);
-                let told = others.filter_map(|(_, other)| {
-                    let [last, before] = &other.told_work;
-                    Some(last.get(member)?.least_of(*before.get(member)?))
-                });
-                told.fold(EngineWork::default(), |sum, work| sum.add_work(work))
+                let told = others.filter_map(|(_, other)| other.told_work.get(member));
+                told.fold(EngineWork::default(), |sum, work| sum.add_work(*work))
             };
             if let Some(group) = &balancer.group {
                 group.set_work_elsewhere(others, now.after(COUNTS));

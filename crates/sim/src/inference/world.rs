@@ -143,8 +143,8 @@ pub(super) struct Balancer {
     router: RouterState,
     /// Requests that wait in the queue.
     pub(super) waiting: Vec<WaitingRequest>,
-    /// Work at each engine that the balancer has told last, and before.
-    pub(super) told_work: [Vec<EngineWork>; 2],
+    /// Work at each engine that the balancer has told last.
+    pub(super) told_work: Vec<EngineWork>,
 }
 
 pub(super) struct EngineWorld<'a> {
@@ -250,7 +250,7 @@ impl<'a> EngineWorld<'a> {
                 groups,
                 router: RouterState::new(scenario.router, scenario.model, members),
                 waiting: Vec::new(),
-                told_work: Default::default(),
+                told_work: Vec::new(),
             }
         });
         let mut rules = scenario.config.rules.iter();

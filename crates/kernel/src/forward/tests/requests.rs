@@ -428,7 +428,8 @@ fn ages_are_sums_of_what_waits() {
                 client: Family::V4.client(1),
             },
             Family::V4.listener(),
-            1,
+            // The request was a packet.
+            now - age * second,
         );
         connection.age.set_flag(AWAITED);
         connection.asked = ((now - age * second) >> 12) as u32;
@@ -457,6 +458,8 @@ impl ProgramModel {
         let mut connection = Connection::new(pair, Family::V4.listener(), now_ns);
         connection.age.set_flag(AWAITED);
         connection.asked = (now_ns >> 12) as u32;
+        // The clock of packets is late by a tick.
+        connection.age.seen = (now_ns.saturating_sub(10_000_000) >> 20) as u32;
         self.word = self.word.wrapping_add((now_ns >> 12) << 20 | 1);
         self.open.push((now_ns, connection));
     }
