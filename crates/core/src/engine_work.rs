@@ -1,6 +1,6 @@
 //! Work of balancers at engines for language models, and the work that other balancers of a fleet have there.
 //!
-//! Other balancers tell their work about once a second. The sums expire together, so that a balancer whose fleet is silent
+//! Other balancers tell their work ten times a second. The sums expire together, so that a balancer whose fleet is silent
 //! counts its own work only.
 
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -125,8 +125,8 @@ pub struct Fleet {
     pub(crate) told_work: BTreeMap<u64, Vec<u64>>,
     pub(crate) readings: Readings,
     pub(crate) copies: Copies,
-    /// Prompts that others have sent to engines, by group.
-    pub(crate) heard_prompts: BTreeMap<u64, Vec<ToldPrompt>>,
+    /// Prompts that others have sent to engines, by group, with the marks of their hashes.
+    pub(crate) heard_prompts: BTreeMap<u64, Vec<(u32, ToldPrompt)>>,
     pub(crate) digest: u32,
     /// True if it is to be worked out again which balancer owns which group.
     pub(crate) dirty: bool,

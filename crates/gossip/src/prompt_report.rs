@@ -9,14 +9,17 @@ use evenkeel_wire::input::Input;
 
 use crate::seal::MAX_BODY;
 
-/// Bytes before the prompts of a datagram: the number of the group.
-const HEAD_LEN: usize = 8;
+/// Bytes before the prompts of a datagram: the number of the group, and the mark of the hashes.
+const HEAD_LEN: usize = 12;
 
 /// Bytes of a prompt without its blocks: the number of the member, tokens, and the number of blocks.
 const PROMPT_LEN: usize = 14;
 
 /// Bytes of a block's hash.
 const LINK_LEN: usize = 8;
+
+/// Most tokens of a prompt that count: no engine reads as many.
+const MAX_TOKENS: u32 = 1 << 22;
 
 /// Most blocks of a datagram that is written.
 const MAX_LINKS: usize = (MAX_BODY - HEAD_LEN - PROMPT_LEN) / LINK_LEN;
@@ -36,16 +39,18 @@ pub struct ToldPrompt {
 #[derive(Debug)]
 pub struct PromptBodies {
     group: u64,
+    mark: u32,
     pub(crate) bodies: Vec<Vec<u8>>,
     /// Number of prompts.
     pub(crate) prompts: u64,
 }
 
 impl PromptBodies {
-    /// Begins the bodies about a group.
-    pub fn new(group: &str) -> Self {
+    /// Begins the bodies about a group. Balancers whose hashes are made in the same way have the same `mark`.
+    pub fn new(group: &str, mark: u32) -> Self {
         PromptBodies {
             group: key::hash(group.as_bytes()),
+            mark,
             bodies: Vec::new(),
             prompts: 0,
         }
@@ -64,7 +69,9 @@ impl PromptBodies {
             let len = PROMPT_LEN + part.len() * LINK_LEN;
             let has_room = |body: &&mut Vec<u8>| body.len() + len <= MAX_BODY;
             if self.bodies.last_mut().filter(has_room).is_none() {
-                self.bodies.push(self.group.to_be_bytes().to_vec());
+                let mut body = self.group.to_be_bytes().to_vec();
+                body.extend(self.mark.to_be_bytes());
+                self.bodies.push(body);
             }
             let Some(body) = self.bodies.last_mut() else {
                 return;
@@ -78,15 +85,17 @@ impl PromptBodies {
     }
 }
 
-/// Decodes the body of a datagram: the number of the group, and the prompts. `None` if a part is not whole.
-pub fn decode_prompts(body: &[u8]) -> Option<(u64, Vec<ToldPrompt>)> {
+/// Decodes the body of a datagram: the number of the group, the mark of the hashes, and the prompts. `None` if a part is not
+/// whole, or a prompt has no block.
+pub fn decode_prompts(body: &[u8]) -> Option<(u64, u32, Vec<ToldPrompt>)> {
     let mut input = Input(body);
     let group = input.read_u64()?;
+    let mark = input.read_u32()?;
     let mut prompts = Vec::new();
     while !input.0.is_empty() {
         let member = input.read_u64()?;
-        let unread_tokens = input.read_u32()?;
-        let count = usize::from(input.read_u16()?);
+        let unread_tokens = input.read_u32()?.min(MAX_TOKENS);
+        let count = usize::from(input.read_u16().filter(|count| *count > 0)?);
         let links = (0..count).map(|_| input.read_u64());
         prompts.push(ToldPrompt {
             member,
@@ -94,7 +103,7 @@ pub fn decode_prompts(body: &[u8]) -> Option<(u64, Vec<ToldPrompt>)> {
             links: links.collect::<Option<_>>()?,
         });
     }
-    Some((group, prompts))
+    Some((group, mark, prompts))
 }
 
 #[cfg(test)]
@@ -106,9 +115,9 @@ mod tests {
     proptest! {
         #[test]
         fn prompts_are_read_as_they_are_written(
-            prompts in proptest::collection::vec((any::<u64>(), any::<u32>(), 1..600usize), 0..9),
+            prompts in proptest::collection::vec((any::<u64>(), 0..=MAX_TOKENS, 1..600usize), 0..9),
         ) {
-            let mut bodies = PromptBodies::new("g");
+            let mut bodies = PromptBodies::new("g", 7);
             for (member, tokens, count) in &prompts {
                 let links: Vec<u64> = (0..*count as u64).map(|link| link ^ member).collect();
                 bodies.add_prompt(*member, *tokens, &links);
@@ -116,8 +125,8 @@ mod tests {
             let mut read = Vec::new();
             for body in &bodies.bodies {
                 prop_assert!(body.len() <= MAX_BODY);
-                let (group, prompts) = decode_prompts(body).unwrap();
-                prop_assert_eq!(group, key::hash(b"g"));
+                let (group, mark, prompts) = decode_prompts(body).unwrap();
+                prop_assert_eq!((group, mark), (key::hash(b"g"), 7));
                 read.extend(prompts);
                 // A datagram that is cut is refused as a whole.
                 prop_assert_eq!(decode_prompts(&body[..body.len() - 1]), None);

@@ -24,10 +24,13 @@ impl Fleet {
         peers.any(|peer| peer.active && peer.out.is_some())
     }
 
-    /// Takes the prompts that others have sent to engines of a group since the last call.
-    pub fn take_prompts(&mut self, group: &str) -> Vec<ToldPrompt> {
+    /// Takes the prompts that others have sent to engines of a group since the last call. Those with another mark are
+    /// forgotten: their hashes are made in another way.
+    pub fn take_prompts(&mut self, group: &str, mark: u32) -> Vec<ToldPrompt> {
         let group = key::hash(group.as_bytes());
         let taken = self.heard_prompts.remove(&group).unwrap_or_default();
+        let taken = taken.into_iter().filter(|(of, _)| *of == mark);
+        let taken: Vec<_> = taken.map(|(_, prompt)| prompt).collect();
         self.counters.prompts_heard += taken.len() as u64;
         taken
     }
@@ -35,11 +38,12 @@ impl Fleet {
     /// Keeps prompts of another balancer until they are taken, as far as there is room. Groups that this balancer does not
     /// have are left out.
     pub(crate) fn hear_prompts(&mut self, body: &[u8]) -> Option<()> {
-        let (group, prompts) = decode_prompts(body)?;
+        let (group, mark, prompts) = decode_prompts(body)?;
         if self.groups.contains_key(&group) {
             let waiting = self.heard_prompts.entry(group).or_default();
             let room = MAX_WAITING.saturating_sub(waiting.len());
-            waiting.extend(prompts.into_iter().take(room));
+            let prompts = prompts.into_iter().take(room);
+            waiting.extend(prompts.map(|prompt| (mark, prompt)));
         }
         Some(())
     }

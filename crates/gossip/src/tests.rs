@@ -1129,10 +1129,10 @@ fn prompts_at_engines_reach_balancers_with_the_group_once() {
     let mut net = Net::new(3, 41);
     net.until(ms(10_000), |net| net.agrees());
     let links: Vec<u64> = (0..500).collect();
-    let mut bodies = PromptBodies::new("a");
+    let mut bodies = PromptBodies::new("a", 3);
     bodies.add_prompt(7, 4000, &links);
     bodies.add_prompt(8, 1, &[9]);
-    let mut strange = PromptBodies::new("not here");
+    let mut strange = PromptBodies::new("not here", 3);
     strange.add_prompt(7, 1, &[9]);
     assert!(net.fleet(0).has_listener());
     for bodies in [&bodies, &strange] {
@@ -1141,7 +1141,7 @@ fn prompts_at_engines_reach_balancers_with_the_group_once() {
     net.send(0);
     net.run(ms(100));
     for at in [1, 2] {
-        let mut prompts = net.fleet(at).take_prompts("a");
+        let mut prompts = net.fleet(at).take_prompts("a", 3);
         // The network may turn datagrams round.
         prompts.sort_by_key(|prompt| (prompt.member, prompt.links.first().copied()));
         let tokens = prompts.iter().map(|prompt| prompt.unread_tokens);
@@ -1150,21 +1150,26 @@ fn prompts_at_engines_reach_balancers_with_the_group_once() {
         assert_eq!((last.member, last.links), (8, vec![9]));
         let all = prompts.into_iter().flat_map(|prompt| prompt.links);
         assert_eq!(all.collect::<Vec<_>>(), links);
-        assert_eq!(net.fleet(at).take_prompts("a"), []);
-        assert_eq!(net.fleet(at).take_prompts("not here"), []);
+        assert_eq!(net.fleet(at).take_prompts("a", 3), []);
+        assert_eq!(net.fleet(at).take_prompts("not here", 3), []);
     }
     assert_eq!(net.fleet(0).counters().prompts_told, 3);
-    assert_eq!(net.fleet(0).take_prompts("a"), []);
+    // Hashes that are made in another way say nothing.
+    net.fleet(0).send_prompts(&bodies);
+    net.run(ms(100));
+    assert_eq!(net.fleet(1).take_prompts("a", 4), []);
+    assert_eq!(net.fleet(1).take_prompts("a", 3), []);
+    assert_eq!(net.fleet(0).take_prompts("a", 3), []);
     // What nobody takes is bounded.
     net.delay = Duration::ZERO;
     for _ in 0..100 {
-        let mut bodies = PromptBodies::new("a");
+        let mut bodies = PromptBodies::new("a", 3);
         (0..90).for_each(|link| bodies.add_prompt(7, 1, &[link]));
         net.fleet(0).send_prompts(&bodies);
         net.run(ms(5));
     }
     net.run(ms(500));
-    assert_eq!(net.fleet(1).take_prompts("a").len(), 4096);
+    assert_eq!(net.fleet(1).take_prompts("a", 3).len(), 4096);
 }
 
 #[test]

@@ -1,11 +1,11 @@
 //! Log of the prompts that were sent to members lately, for the other balancers of a fleet.
 //!
 //! Workers write without a lock, one behind the other into a ring of words; one reader takes what is new. A reader that is
-//! too slow loses prompts, and nobody waits for it. A record is a word with its place and length, a word with member and
-//! tokens, and the hashes of the prompt's blocks. A worker that is overtaken by a whole ring leaves wrong hashes there, which
-//! are of no prompt.
+//! too slow loses all that waits, and nobody waits for it. A record is a word with its place and length, a word with member
+//! and tokens, and the hashes of the prompt's blocks. A worker that is overtaken by a whole ring may leave hashes of its prompt
+//! in another one's record: a wrong guess of what a member holds, as others that answers correct.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 
 /// Words of the ring: 1 MiB.
 const WORDS: usize = 1 << 17;
@@ -27,6 +27,8 @@ pub struct SentPrompts {
     given: AtomicU64,
     /// Words that were read.
     taken: AtomicU64,
+    /// True if there is a reader.
+    is_followed: AtomicBool,
 }
 
 /// Prompt that was sent to a member.
@@ -55,18 +57,24 @@ impl Default for SentPrompts {
             words: (0..WORDS).map(|_| AtomicU64::new(0)).collect(),
             given: AtomicU64::new(0),
             taken: AtomicU64::new(0),
+            is_followed: AtomicBool::new(true),
         }
     }
 }
 
 impl SentPrompts {
-    /// Notes a prompt. Without a block there is nothing to tell.
+    /// Notes a prompt if there is a reader. Without a block there is nothing to tell.
     pub(crate) fn note_prompt(&self, links: &[u64], member: usize, unread_tokens: u32) {
+        if !self.is_followed.load(Ordering::Relaxed) {
+            return;
+        }
         if links.is_empty() || links.len() > WORDS / 4 || links.len() >= 1 << LENGTH_BITS {
             return;
         }
         let length = (HEAD + links.len()) as u64;
         let at = self.given.fetch_add(length, Ordering::Relaxed);
+        // The reader that sees one of the words below sees that their place was given.
+        fence(Ordering::Release);
         let fact = (member as u64) << TOKEN_BITS | u64::from(unread_tokens);
         let words = std::iter::once(fact).chain(links.iter().copied());
         for (place, word) in (at + 1..).zip(words) {
@@ -77,6 +85,7 @@ impl SentPrompts {
 
     /// Takes the prompts that were noted since the last call, `most` at most. There is one reader.
     pub fn take_prompts(&self, most: usize) -> TakenPrompts {
+        self.is_followed.store(true, Ordering::Relaxed);
         let mut result = TakenPrompts::default();
         let mut at = self.taken.load(Ordering::Relaxed);
         while result.prompts.len() < most && at < self.given.load(Ordering::Acquire) {
@@ -86,9 +95,14 @@ impl SentPrompts {
             at += (HEAD + prompt.links.len()) as u64;
             result.prompts.push(prompt);
         }
-        let given = self.given.load(Ordering::Acquire);
-        // What was written over while it was read is nothing any more. A record that is not whole yet is waited for.
-        if given.wrapping_sub(self.taken.load(Ordering::Relaxed)) > WORDS as u64 {
+        // The words were read before this look at what was given.
+        fence(Ordering::Acquire);
+        let given = self.given.load(Ordering::Relaxed);
+        // What was written over while it was read is nothing any more. A record that is not whole yet is waited for, unless
+        // half a ring is behind it.
+        let behind = given.wrapping_sub(self.taken.load(Ordering::Relaxed)) as usize;
+        let is_stuck = result.prompts.len() < most && given.wrapping_sub(at) as usize > WORDS / 2;
+        if behind > WORDS || is_stuck {
             result = TakenPrompts {
                 prompts: Vec::new(),
                 has_lost: true,
@@ -97,6 +111,13 @@ impl SentPrompts {
         }
         self.taken.store(at, Ordering::Relaxed);
         result
+    }
+
+    /// Forgets what was not taken, and notes no prompts until they are taken again: nobody is there to be told.
+    pub fn stop_following(&self) {
+        self.is_followed.store(false, Ordering::Relaxed);
+        let given = self.given.load(Ordering::Acquire);
+        self.taken.store(given, Ordering::Relaxed);
     }
 
     /// Reads the record at a place; `None` if it is not written yet.
@@ -164,6 +185,12 @@ mod tests {
         log.note_prompt(&links(1, 3), 7, 5);
         assert_eq!(log.take_prompts(0), TakenPrompts::default());
         assert_eq!(log.take_prompts(9).prompts.len(), 1);
+        log.note_prompt(&links(1, 3), 7, 5);
+        log.stop_following();
+        log.note_prompt(&links(1, 3), 7, 5);
+        assert_eq!(log.take_prompts(9), TakenPrompts::default());
+        log.note_prompt(&links(8, 3), 7, 5);
+        assert_eq!(log.take_prompts(9).prompts.len(), 1);
     }
 
     #[test]
@@ -203,7 +230,7 @@ mod tests {
                         );
                         // The ring has room for some thousands of these: the reader keeps up.
                         while log.given.load(Ordering::Relaxed) - log.taken.load(Ordering::Relaxed)
-                            > WORDS as u64 / 2
+                            > WORDS as u64 / 4
                         {
                             thread::yield_now();
                         }

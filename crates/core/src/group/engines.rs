@@ -112,6 +112,13 @@ impl Group {
         Some(taken)
     }
 
+    /// Forgets prompts that were not taken, and notes no others until they are taken again.
+    pub fn stop_following_prompts(&self) {
+        if let Some(engines) = self.engines() {
+            engines.group().follow_prompts().stop_following();
+        }
+    }
+
     /// Records a prompt that another balancer has sent to the engine of the member at an index: from now on the engine is
     /// believed to hold the prompt's blocks.
     pub fn record_prompt_elsewhere(&self, index: usize, links: &[u64], unread_tokens: u32) {
