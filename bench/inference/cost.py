@@ -54,10 +54,17 @@ def write_prompt(size):
     return "".join(f"{draw.getrandbits(28):07x} " for _ in range(size // 8)).encode()
 
 
+def connect(port):
+    one = socket.create_connection(("127.0.0.1", port))
+    one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return one
+
+
 def ask(port, count, prompt, first, failed):
-    """Sends requests over one connection, one after the other; each prompt begins with a number of its own."""
-    with socket.create_connection(("127.0.0.1", port)) as one:
-        one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    """Sends requests over one connection, one after the other; each prompt begins with a number of its own. The member answers without reading
+    the body, so a balancer may have the whole answer before it has sent the body on, and close the connection then, as it says."""
+    one = connect(port)
+    try:
         for index in range(count):
             body = b'{"model":"mock","messages":[{"role":"user","content":"%012d %s"}],"max_tokens":2}' % (first + index, prompt)
             head = b"POST /v1/chat/completions HTTP/1.1\r\nHost: models\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(body)
@@ -71,6 +78,13 @@ def ask(port, count, prompt, first, failed):
                 seen += data
             if not seen.startswith(b"HTTP/1.1 200"):
                 failed.append(index)
+            if b"\r\nconnection: close\r\n" in seen.lower():
+                one.close()
+                one = connect(port)
+    except OSError as error:
+        failed.append(error)
+    finally:
+        one.close()
 
 
 def run_turn(process, kind, first):
