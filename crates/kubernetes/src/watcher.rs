@@ -489,6 +489,34 @@ mod tests {
     }
 
     proptest! {
+        /// However an API server fails for ten minutes, it gets a question each five seconds at most, after the first few.
+        #[test]
+        fn ten_minutes_without_a_server_are_few_questions(
+            questions in proptest::collection::vec((0..4u8, 0u64..8_000, 0..3u64, 0f32..1.0), 2_000..2_001),
+            fails_always in any::<bool>(),
+        ) {
+            let (mut pace, mut at, mut asked) = (Pace::default(), Duration::ZERO, 0);
+            for (end, millis, wanted, random) in questions {
+                if at >= Duration::from_secs(600) {
+                    break;
+                }
+                asked += 1;
+                let lasted = Duration::from_millis(if fails_always { 0 } else { millis });
+                let pause = match end {
+                    0 if !fails_always => pace.pause_after_watch(lasted, random),
+                    1 => {
+                        pace.note_stable(lasted);
+                        pace.pause_after_failure(None, random)
+                    }
+                    2 => pace.pause_after_failure(Some(Duration::from_secs(wanted)), random),
+                    _ => pace.pause_after_failure(None, random),
+                };
+                at += lasted + pause;
+            }
+            let most = if fails_always { 47 } else { 128 };
+            prop_assert!(at >= Duration::from_secs(600) && asked <= most, "{asked} in {at:?}");
+        }
+
         #[test]
         fn any_bytes_are_taken(parts in proptest::collection::vec(proptest::collection::vec(any::<u8>(), 0..80), 0..10)) {
             let mut watcher = listed();
