@@ -154,7 +154,7 @@ impl ApiServer {
         )
     }
 
-    /// Sets the endpoints of a slice, all at 127.0.0.1; the slice has one port.
+    /// Sets the endpoints of a slice; the slice has one port.
     pub fn set_slice(&self, name: &str, port: u16, endpoints: &[(&str, Condition)]) {
         let endpoints: Vec<_> = endpoints
             .iter()
@@ -175,16 +175,31 @@ impl ApiServer {
             false => "ADDED",
         };
         let labels = json!({ "kubernetes.io/service-name": "web" });
+        let is_v6 = endpoints
+            .iter()
+            .any(|one| one["addresses"].to_string().contains(':'));
         let object = json!({
             "kind": "EndpointSlice",
             "apiVersion": "discovery.k8s.io/v1",
             "metadata": { "name": name, "namespace": "shop", "labels": labels },
-            "addressType": "IPv4",
+            "addressType": if is_v6 { "IPv6" } else { "IPv4" },
             "endpoints": endpoints,
             "ports": [{ "name": "http", "protocol": "TCP", "port": port }],
         });
         world.slices.insert(name.to_owned(), object);
         world.note_change(kind, name);
+    }
+
+    /// Sets the zone of a slice's endpoints, and the zone that is to use them, if there is a hint.
+    pub fn set_zone(&self, slice: &str, zone: &str, hint: Option<&str>) {
+        let mut world = self.lock();
+        let object = world.slices.get_mut(slice).expect("a slice");
+        for endpoint in object["endpoints"].as_array_mut().expect("endpoints") {
+            endpoint["zone"] = json!(zone);
+            endpoint["hints"] =
+                hint.map_or(json!({}), |hint| json!({ "forZones": [{ "name": hint }] }));
+        }
+        world.note_change("MODIFIED", slice);
     }
 
     /// Deletes a slice.

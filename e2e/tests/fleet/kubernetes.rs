@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::io::Write;
-use std::net::TcpListener;
+use std::net::{Ipv6Addr, TcpListener};
 
 use evenkeel_e2e::balancer::{Balancer, run_evenkeel};
 use evenkeel_e2e::folder::Folder;
@@ -33,7 +33,11 @@ fn port(member: &Member) -> u16 {
 }
 
 fn start(server: &ApiServer) -> Balancer {
-    Balancer::start_with(CONFIG, |folder| {
+    start_with(server, CONFIG)
+}
+
+fn start_with(server: &ApiServer, config: &str) -> Balancer {
+    Balancer::start_with(config, |folder| {
         folder.write("kubeconfig", server.kubeconfig());
         folder.write_private("token", "first");
     })
@@ -116,6 +120,40 @@ fn members_are_the_endpoints_of_all_slices() {
         let name = format!("\nevenkeel_kubernetes_{name}{{");
         assert!(page.text().contains(&name), "{name}");
     }
+}
+
+#[test]
+fn endpoints_of_both_families_are_used_by_zones_and_hints() {
+    let server = ApiServer::start();
+    let v6 = TcpListener::bind((Ipv6Addr::LOCALHOST, 0)).unwrap();
+    let near = Member::start_at(v6, |script, mut wire| {
+        while script.read_request(&mut wire).is_some() {
+            wire.send(ok_response("near"));
+        }
+    });
+    let far = named("far");
+    server.set_slice("web-ipv6", port(&near), &[("::1", Ready)]);
+    server.set_zone("web-ipv6", "north", None);
+    server.set_slice("web-ipv4", port(&far), &[(HOST, Ready)]);
+    server.set_zone("web-ipv4", "south", None);
+    let config = CONFIG
+        .replace("[admin]", "[node]\nzone = \"north\"\n[admin]")
+        .replace("[\"127.0.0.1/32\"]", "[\"127.0.0.1/32\", \"::1/128\"]");
+    let balancer = start_with(&server, &config);
+    wait_for_names(&balancer, &["near"]);
+    // Hints take the place of zones.
+    server.set_zone("web-ipv4", "south", Some("north"));
+    server.set_zone("web-ipv6", "north", Some("south"));
+    wait_for_names(&balancer, &["far"]);
+    server.set_zone("web-ipv6", "north", Some("north"));
+    wait_for_names(&balancer, &["near", "far"]);
+    server.set_slice("web-ipv4", port(&far), &[]);
+    wait_for_names(&balancer, &["near"]);
+    // The only endpoint is in another zone: it is better than none.
+    server.set_zone("web-ipv6", "south", None);
+    let zone = || balancer.status()["groups"][0]["members"][0]["zone"].clone();
+    wait_until("the zone has changed", || zone() == "south");
+    assert_eq!(names(&balancer), BTreeSet::from(["near".to_owned()]));
 }
 
 #[test]
