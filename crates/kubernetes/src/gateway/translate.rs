@@ -152,14 +152,14 @@ impl<'o> Work<'o> {
                     ListenerState::with_set(gateway, set, listener, objects, &mut files);
                 if let Some(message) = refused.get(&state.owner()) {
                     state.refusal = Some(("PortUnavailable", message.clone()));
+                } else if is_refused {
+                    let message = "the gateway is not accepted: see its conditions";
+                    state.refusal.get_or_insert(("Invalid", message.into()));
                 } else if let Some((_, message)) = { addresses }
                     .filter(|of| of.listen.is_empty())
                     .and_then(|of| of.refusal.as_ref())
                 {
                     state.not_in_effect = Some(message.clone());
-                } else if is_refused {
-                    let message = "the gateway is not accepted: see its conditions";
-                    state.refusal.get_or_insert(("Invalid", message.into()));
                 }
                 listeners.push(state);
                 listeners.len() - 1
