@@ -29,24 +29,14 @@ pub(crate) fn assign_addresses(
 ) -> BTreeMap<ObjectName, GatewayAddresses> {
     let name = |gateway: &Gateway| gateway.metadata.object_name();
     let (mut gateways, mut left): (Vec<&Gateway>, Vec<(&Gateway, Refusal)>) = Default::default();
-    for gateway in all {
+    for &gateway in all {
         match refuse_addresses(gateway, settings) {
             Some((_, message)) => left.push((gateway, ("AddressNotUsable", message))),
             None => gateways.push(gateway),
         }
     }
     if settings.pool.is_empty() {
-        let shared = GatewayAddresses {
-            listen: settings.listen.clone(),
-            publish: settings.publish.clone(),
-            refusal: settings.publish.is_empty().then(|| {
-                let message = match settings.publish_service {
-                    Some(_) => "no address is known: the service of publish_service has none yet",
-                    None => "no address is known; set publish in [kubernetes.gateway]",
-                };
-                ("AddressNotAssigned", message.into())
-            }),
-        };
+        let shared = share_addresses(settings);
         let all = gateways.iter().map(|of| (name(of), shared.clone()));
         return all.collect();
     }
@@ -104,6 +94,21 @@ pub(crate) fn assign_addresses(
         found.insert(name(gateway), none);
     }
     found
+}
+
+/// Returns the addresses that all gateways share.
+fn share_addresses(settings: &Settings) -> GatewayAddresses {
+    GatewayAddresses {
+        listen: settings.listen.clone(),
+        publish: settings.publish.clone(),
+        refusal: settings.publish.is_empty().then(|| {
+            let message = match settings.publish_service {
+                Some(_) => "no address is known: the service of publish_service has none yet",
+                None => "no address is known; set publish in [kubernetes.gateway]",
+            };
+            ("AddressNotAssigned", message.into())
+        }),
+    }
 }
 
 /// Returns the address that a gateway asks for.
