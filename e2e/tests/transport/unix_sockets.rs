@@ -5,12 +5,13 @@
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::os::unix::net::UnixListener;
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Stdio;
 
 use evenkeel_e2e::balancer::{Balancer, run_evenkeel};
 use evenkeel_e2e::folder::Folder;
-use evenkeel_e2e::process::{Signal, are_installed, program, run_curl};
+use evenkeel_e2e::process::{Signal, are_installed, program, report_skipped, run_curl};
 use evenkeel_e2e::server::{Server, address};
 use evenkeel_e2e::tls::{Key, make_certificate};
 use evenkeel_e2e::wait_until;
@@ -437,6 +438,52 @@ fn clients_come_over_unix_sockets_through_restarts_and_reloads() {
     balancer.signal(Signal::TERM);
     balancer.wait_for_end();
     assert!(!socket.exists());
+}
+
+/// Program that names a client to the abstract socket in its argument, asks who the client is, and prints the answer.
+const ASK: &str = "import socket, sys\n\
+    client = socket.socket(socket.AF_UNIX)\n\
+    client.connect('\\0' + sys.argv[1])\n\
+    answer = b''\n\
+    try:\n\
+    \x20   client.sendall(b'PROXY TCP4 192.0.2.7 192.0.2.8 1024 80\\r\\n')\n\
+    \x20   client.sendall(b'GET /who HTTP/1.1\\r\\nHost: x\\r\\nConnection: close\\r\\n\\r\\n')\n\
+    \x20   while part := client.recv(4096):\n\
+    \x20       answer += part\n\
+    except OSError:\n\
+    \x20   pass\n\
+    sys.stdout.buffer.write(answer)\n";
+
+#[test]
+fn only_processes_of_the_own_user_say_who_clients_are() {
+    if !are_installed(&["nginx", PYTHON]) {
+        return;
+    }
+    let folder = Folder::new();
+    let name = folder.join("told").display().to_string();
+    let server = Server::nginx_also("location = /who { return 200 client=$http_x_forwarded_for; }");
+    let balancer = Balancer::start(&format!(
+        "workers = 1\n[admin]\nlisten = \"127.0.0.1:0\"\n\
+         [rule.told]\nlisten = \"unix:@{name}\"\nmembers = [\"{}\"]\naccept_proxy = [\"self\"]\n",
+        server.address()
+    ));
+    let ask = |user: Option<u32>| {
+        let mut asking = program(PYTHON);
+        asking.args(["-I", "-c", ASK, &name]).current_dir("/");
+        if let Some(user) = user {
+            asking.uid(user);
+        }
+        let done = asking.output().ok()?;
+        let errors = String::from_utf8_lossy(&done.stderr).into_owned();
+        assert!(done.status.success(), "{errors}");
+        Some(String::from_utf8_lossy(&done.stdout).into_owned())
+    };
+    let answer = ask(None).unwrap();
+    assert!(answer.ends_with("client=192.0.2.7"), "{answer}");
+    match ask(Some(65_534)) {
+        Some(answer) => assert_eq!(answer, "", "{}", balancer.log()),
+        None => report_skipped("only root may start programs of other users"),
+    }
 }
 
 #[test]
