@@ -14,6 +14,7 @@ mod again;
 mod datagrams;
 mod group_policies;
 mod grpc;
+mod hosts;
 mod https_and_tls;
 mod ingress;
 mod isolation;
