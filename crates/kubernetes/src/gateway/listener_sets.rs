@@ -32,12 +32,10 @@ impl SetState<'_> {
     }
 }
 
-fn rank_age(metadata: &Metadata) -> (&str, &str, &str) {
-    (
-        &metadata.creation_timestamp,
-        &metadata.namespace,
-        &metadata.name,
-    )
+/// Precedence of a set: the age, then the place of `NAMESPACE/NAME` in the alphabet.
+fn rank_set(metadata: &Metadata) -> (String, String) {
+    let name = metadata.object_name().to_string();
+    (metadata.creation_timestamp.clone(), name)
 }
 
 /// Returns the gateway that a set names; `None` if the set names another object.
@@ -64,7 +62,7 @@ pub(crate) fn list_sets(objects: &Objects) -> BTreeMap<ObjectName, Vec<(Kind, &L
         }
     }
     for sets in by_gateway.values_mut() {
-        sets.sort_by(|(_, a), (_, b)| rank_age(&a.metadata).cmp(&rank_age(&b.metadata)));
+        sets.sort_by_cached_key(|(_, set)| rank_set(&set.metadata));
     }
     by_gateway
 }

@@ -263,6 +263,26 @@ fn the_oldest_of_listeners_in_conflict_serves() {
 }
 
 #[test]
+fn of_sets_of_the_same_age_the_first_of_the_alphabet_serves() {
+    // As the API has it: `shop-b/s` is before `shop/s`, and `shop/r` before `shop/s`.
+    for (first, second) in [(("shop-b", "s"), ("shop", "s")), (("shop", "r"), ("shop", "s"))] {
+        let mut cluster = Cluster::new();
+        put_gateway(&mut cluster, plain_listener(), json!({ "from": "All" }));
+        for name in [second, first] {
+            put_set(&mut cluster, Kind::ListenerSet, name, host("s.example"));
+        }
+        let translation = cluster.translate();
+        for (name, is_accepted) in [(first, true), (second, false)] {
+            let object = ObjectName::new(name.0, name.1);
+            let mut all = translation.statuses.iter();
+            let status = all.find(|of| of.kind == Kind::ListenerSet && of.object == object);
+            let shown = show(&status.unwrap().read_status()["conditions"]);
+            assert_eq!(shown[0] == GOOD[0], is_accepted, "{name:?} {shown:?}");
+        }
+    }
+}
+
+#[test]
 fn a_listener_of_a_set_at_a_port_in_use_is_left_out() {
     let mut cluster = Cluster::new();
     put_gateway(&mut cluster, plain_listener(), json!({ "from": "All" }));
