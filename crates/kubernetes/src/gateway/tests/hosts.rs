@@ -16,11 +16,12 @@ fn write_config(host: &str) -> String {
         false => String::new(),
     };
     format!(
-        "[rule.http]\nlisten = \"192.0.2.1:80\"\ngroup = \"g\"\n\
+        "[rule.http]\nlisten = \"192.0.2.1:80\"\ngroup = \"named\"\n\
          [[rule.http.routes]]\nhost = [{name}]\nanswer = {{ status = 404 }}\n\
          [rule.tls]\nlisten = \"192.0.2.1:443\"\nprotocol = \"tcp\"\ngroup = \"g\"\n\
          [rule.tls.sni]\n{name} = \"g\"\n\
-         [group.g]\nmembers = [\"192.0.2.9:80\"]\n{server_name}"
+         [group.g]\nmembers = [\"192.0.2.8:80\"]\n\
+         [group.named]\nmembers = [\"192.0.2.9:80\"]\n{server_name}"
     )
 }
 
