@@ -540,8 +540,7 @@ fn rules_may_listen_on_unix_sockets() {
 
 #[test]
 fn a_rule_may_believe_processes_of_the_own_user_alone() {
-    let text =
-        "[rule.web]\nlisten = \"unix:@a\"\nmembers = [\"a:1\"]\naccept_proxy = [\"self\"]\n";
+    let text = "[rule.web]\nlisten = \"unix:@a\"\nmembers = [\"a:1\"]\naccept_proxy = [\"self\"]\n";
     let config = parse("test.toml", text).unwrap();
     let proxies = config.rules[0].accept_proxy.as_ref().unwrap();
     assert!(proxies.contains(None, || true) && !proxies.contains(None, || false));

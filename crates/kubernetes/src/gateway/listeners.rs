@@ -366,7 +366,11 @@ impl<'o> ListenerState<'o> {
             None => {
                 // The API demands the reason of `Accepted` of listeners of sets alone.
                 let has_reason = self.set.is_some() && !accepted.status;
-                let reason = if has_reason { accepted.reason } else { "Invalid" };
+                let reason = if has_reason {
+                    accepted.reason
+                } else {
+                    "Invalid"
+                };
                 let message = "the listener does not serve clients: see the other conditions";
                 Condition::fails("Programmed", reason, message)
             }

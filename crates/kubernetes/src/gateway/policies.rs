@@ -110,7 +110,8 @@ fn refuse_names(validation: &Validation) -> Option<String> {
             ));
         }
         let wrong = &name.hostname;
-        (!is_exact_host(wrong)).then(|| format!("subjectAltName {wrong:?} is no host name; change it"))
+        (!is_exact_host(wrong))
+            .then(|| format!("subjectAltName {wrong:?} is no host name; change it"))
     })
 }
 

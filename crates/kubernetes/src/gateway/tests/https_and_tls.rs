@@ -2,9 +2,7 @@
 
 use evenkeel_config::Rule;
 
-use super::streams::{
-    NOBODY, WEB, names, only_rule, put_certificate, put_tls_route, tls_listener,
-};
+use super::streams::{NOBODY, WEB, names, only_rule, put_certificate, put_tls_route, tls_listener};
 use super::*;
 
 const HTTPS: &str = "kubernetes.8443.https";

@@ -265,7 +265,10 @@ fn the_oldest_of_listeners_in_conflict_serves() {
 #[test]
 fn of_sets_of_the_same_age_the_first_of_the_alphabet_serves() {
     // As the API has it: `shop-b/s` is before `shop/s`, and `shop/r` before `shop/s`.
-    for (first, second) in [(("shop-b", "s"), ("shop", "s")), (("shop", "r"), ("shop", "s"))] {
+    for (first, second) in [
+        (("shop-b", "s"), ("shop", "s")),
+        (("shop", "r"), ("shop", "s")),
+    ] {
         let mut cluster = Cluster::new();
         put_gateway(&mut cluster, plain_listener(), json!({ "from": "All" }));
         for name in [second, first] {
