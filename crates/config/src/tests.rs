@@ -531,15 +531,30 @@ fn rules_may_listen_on_unix_sockets() {
     assert_eq!(listen, ["unix:/run/a.sock", "127.0.0.1:80", "unix:@a"]);
     assert_eq!(rule.socket_mode(), Some(0o660));
     let proxies = rule.accept_proxy.as_ref().unwrap();
-    let contains = |ip: &str| proxies.contains(Some(ip.parse().unwrap()));
-    assert!(proxies.contains(None) && contains("10.1.2.3") && !contains("127.0.0.1"));
+    let contains = |ip: &str| proxies.contains(Some(ip.parse().unwrap()), || true);
+    let is_unix = proxies.contains(None, || false);
+    assert!(is_unix && contains("10.1.2.3") && !contains("127.0.0.1"));
     // That of the admin API, and the one of the rule.
     assert_eq!(config.listens().count(), 2);
 }
 
 #[test]
+fn a_rule_may_believe_processes_of_the_own_user_alone() {
+    let text = "[rule.web]\nlisten = \"unix:@a\"\nmembers = [\"a:1\"]\naccept_proxy = [\"self\"]\n";
+    let config = parse("test.toml", text).unwrap();
+    let proxies = config.rules[0].accept_proxy.as_ref().unwrap();
+    assert!(proxies.contains(None, || true) && !proxies.contains(None, || false));
+    assert!(!proxies.contains(Some("127.0.0.1".parse().unwrap()), || true));
+}
+
+#[test]
 fn what_is_wrong_with_a_unix_listener_is_said_where_it_stands() {
     for (lines, line, message) in [
+        (
+            "listen = \"127.0.0.1:80\"\naccept_proxy = [\"self\"]",
+            3,
+            "names no Unix socket",
+        ),
         ("listen = \"unix:a.sock\"", 2, "must be absolute"),
         (
             "listen = \"unix:/a\"\nlisten_mode = \"0980\"",

@@ -37,6 +37,7 @@ pub mod message;
 pub mod metrics;
 pub mod model_list;
 mod passwords;
+mod peer_process;
 mod pipe;
 mod plane;
 mod pool;

@@ -3,6 +3,7 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::os::fd::AsFd;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
@@ -13,6 +14,7 @@ use tokio::io::ReadBuf;
 use crate::access::{End, Peer};
 use crate::connection::PeerConnection;
 use crate::io::Io;
+use crate::peer_process::has_own_user;
 use crate::session::{Local, Session};
 use crate::watch::Stop;
 
@@ -22,7 +24,8 @@ pub(crate) async fn read_header(mut session: Session, mut client: Io) -> Option<
     let timeout = {
         let rule = session.service.rule();
         let accepted = rule.rule.accept_proxy.as_ref();
-        if !accepted.is_some_and(|proxies| proxies.contains(session.peer.ip())) {
+        let has_own_user = || client.socket().is_some_and(|of| has_own_user(of.as_fd()));
+        if !accepted.is_some_and(|of| of.contains(session.peer.ip(), has_own_user)) {
             session.service.metrics.refused_not_proxied.add(1);
             let (rule, from) = (&session.service.name, session.peer);
             tracing::debug!(%rule, %from, "a connection is refused: its sender is not in accept_proxy");

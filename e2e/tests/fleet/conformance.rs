@@ -27,10 +27,10 @@ const REQUESTS: Claim = Claim {
     features: include_str!("../../conformance_go/features"),
 };
 
-/// Claim for connections and datagrams.
+/// Claim for connections and datagrams, and for ListenerSets, whose tests need routes for requests, too.
 const STREAMS: Claim = Claim {
     release: GatewayRelease::Streams,
-    profiles: "GATEWAY-TLS,GATEWAY-TCP,GATEWAY-UDP",
+    profiles: "GATEWAY-HTTP,GATEWAY-TLS,GATEWAY-TCP,GATEWAY-UDP",
     features: include_str!("../../conformance_go/streams/features"),
 };
 

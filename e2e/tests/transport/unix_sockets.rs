@@ -3,17 +3,21 @@
 #![allow(clippy::unwrap_used)] // Helpers of tests fail by panicking.
 
 use std::collections::HashMap;
+use std::io::{Read, Write};
 use std::net::SocketAddr;
-use std::os::unix::net::UnixListener;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::process::Stdio;
 
 use evenkeel_e2e::balancer::{Balancer, run_evenkeel};
 use evenkeel_e2e::folder::Folder;
-use evenkeel_e2e::process::{Signal, are_installed, program, run_curl};
+use evenkeel_e2e::process::{Signal, are_installed, program, report_skipped, run_curl};
 use evenkeel_e2e::server::{Server, address};
 use evenkeel_e2e::tls::{Key, make_certificate};
 use evenkeel_e2e::wait_until;
+use rustix::process::{Uid, geteuid};
+use rustix::thread::set_thread_res_uid;
 
 const PYTHON: &str = "python3";
 
@@ -437,6 +441,46 @@ fn clients_come_over_unix_sockets_through_restarts_and_reloads() {
     balancer.signal(Signal::TERM);
     balancer.wait_for_end();
     assert!(!socket.exists());
+}
+
+/// Names a client to an abstract socket as this user, asks who the client is, and returns the answer; `None` if the test has
+/// no right to become the user.
+fn ask_as(user: Uid, name: &str) -> Option<String> {
+    let ask = || {
+        // The user of this thread alone.
+        set_thread_res_uid(user, user, user).ok()?;
+        let address = std::os::unix::net::SocketAddr::from_abstract_name(name).unwrap();
+        let mut client = UnixStream::connect_addr(&address).unwrap();
+        let request = "PROXY TCP4 192.0.2.7 192.0.2.8 1024 80\r\n\
+                       GET /who HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
+        let mut answer = Vec::new();
+        // The balancer may close the connection before it has read all.
+        let _ = client.write_all(request.as_bytes());
+        let _ = client.read_to_end(&mut answer);
+        Some(String::from_utf8_lossy(&answer).into_owned())
+    };
+    std::thread::scope(|scope| scope.spawn(ask).join().unwrap())
+}
+
+#[test]
+fn only_processes_of_the_own_user_say_who_clients_are() {
+    if !are_installed(&["nginx"]) {
+        return;
+    }
+    let folder = Folder::new();
+    let name = folder.join("told").display().to_string();
+    let server = Server::nginx_also("location = /who { return 200 client=$http_x_forwarded_for; }");
+    let balancer = Balancer::start(&format!(
+        "workers = 1\n[admin]\nlisten = \"127.0.0.1:0\"\n\
+         [rule.told]\nlisten = \"unix:@{name}\"\nmembers = [\"{}\"]\naccept_proxy = [\"self\"]\n",
+        server.address()
+    ));
+    let answer = ask_as(geteuid(), &name).unwrap();
+    assert!(answer.ends_with("client=192.0.2.7"), "{answer}");
+    match ask_as(Uid::from_raw(65_534), &name) {
+        Some(answer) => assert_eq!(answer, "", "{}", balancer.log()),
+        None => report_skipped("only root may connect as another user"),
+    }
 }
 
 #[test]

@@ -95,10 +95,10 @@ section! {
         /// close ends both directions.
         half_close: bool = true; "false",
         /// Networks of proxies which send a PROXY header (version 1 or 2) with the client's address before the
-        /// client's first byte. Add `unix` for proxies which connect to Unix sockets in `listen`. The address
-        /// in the header then counts as the client's, everywhere: see [behind another
-        /// proxy](proxy-protocol.md). Connections from elsewhere, and connections without a valid header, are
-        /// closed. Set this key only if all your clients come through such proxies; without the key no header
+        /// client's first byte. Add `unix` for proxies which connect to Unix sockets in `listen`, or `self` for
+        /// processes of the balancer's own user alone. The address in the header then counts as the client's,
+        /// everywhere: see [behind another proxy](proxy-protocol.md). Connections from elsewhere, and
+        /// connections without a valid header, are closed. Set this key only if all your clients come through such proxies; without the key no header
         /// is expected.
         accept_proxy: Option<Proxies> = None; r#"["10.0.0.0/8"]"#,
         /// Maximum number of client connections (UDP: sessions) at once, of all workers together. Further

@@ -302,10 +302,10 @@ fn check_unix(rule: &Rule, table: &Table<'_>, report: &mut Report<'_>) {
         report.add_warning(&table.span_of(key), &table.path_of(key), message);
     }
     let believes = rule.accept_proxy.as_ref();
-    let believes = believes.map(|proxies| proxies.contains(None));
+    let believes = believes.map(|proxies| proxies.contains(None, || true));
     if !rule.listen.iter().any(is_unix) {
         if believes == Some(true) {
-            let message = "has \"unix\", but `listen` names no Unix socket";
+            let message = "has \"unix\" or \"self\", but `listen` names no Unix socket";
             table.report_problem("accept_proxy", message, report);
         }
         return;

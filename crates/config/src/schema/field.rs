@@ -596,6 +596,7 @@ impl Field for Proxy {
     fn read(&mut self, item: &Item<'_>, limits: &Limits, report: &mut Report<'_>) {
         read_text(self, item, limits, report, |text| match text.trim() {
             "unix" => Ok(Proxy::Unix),
+            "self" => Ok(Proxy::OwnUser),
             text => text.parse().map(Proxy::In),
         });
     }
@@ -603,13 +604,17 @@ impl Field for Proxy {
     fn show(&self, limits: &Limits) -> Option<String> {
         match self {
             Proxy::Unix => Some(quote("unix")),
+            Proxy::OwnUser => Some(quote("self")),
             Proxy::In(network) => network.show(limits),
         }
     }
 
     fn allowed(&self, limits: &Limits) -> String {
         let network = Network::blank().allowed(limits);
-        format!("{network}; or \"unix\" for whoever connects to Unix sockets of the rule")
+        format!(
+            "{network}; or \"unix\" for whoever connects to Unix sockets of the rule; or \"self\" for processes of the \
+             balancer's user there"
+        )
     }
 }
 

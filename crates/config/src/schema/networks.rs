@@ -115,6 +115,8 @@ pub enum Proxy {
     In(Network),
     /// Proxy that connects to a Unix socket.
     Unix,
+    /// Process of the balancer's own user that connects to a Unix socket.
+    OwnUser,
 }
 
 /// The proxies in front.
@@ -122,11 +124,13 @@ pub enum Proxy {
 pub struct Proxies(pub Vec<Proxy>);
 
 impl Proxies {
-    /// True if a client at `ip`, or at a Unix socket without an address, is one of the proxies.
-    pub fn contains(&self, ip: Option<IpAddr>) -> bool {
+    /// True if a client at `ip`, or at a Unix socket without an address, is one of the proxies. `has_own_user` finds out if
+    /// the client at the Unix socket is a process of the balancer's own user.
+    pub fn contains(&self, ip: Option<IpAddr>, has_own_user: impl Fn() -> bool) -> bool {
         self.0.iter().any(|proxy| match (proxy, ip) {
             (Proxy::In(network), Some(ip)) => network.contains(ip),
             (Proxy::Unix, None) => true,
+            (Proxy::OwnUser, None) => has_own_user(),
             _ => false,
         })
     }

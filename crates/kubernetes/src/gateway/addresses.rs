@@ -21,24 +21,22 @@ pub(crate) struct GatewayAddresses {
 }
 
 /// Returns the addresses of all gateways, which come in the order of their age. A gateway keeps the address that its
-/// status has, so that a younger or an older gateway moves nobody.
+/// status has, so that a younger or an older gateway moves nobody. A gateway that asks for addresses which are not the
+/// balancer's has none: no names at the addresses of others, and no address of the pool.
 pub(crate) fn assign_addresses(
-    gateways: &[&Gateway],
+    all: &[&Gateway],
     settings: &Settings,
 ) -> BTreeMap<ObjectName, GatewayAddresses> {
     let name = |gateway: &Gateway| gateway.metadata.object_name();
+    let (mut gateways, mut left): (Vec<&Gateway>, Vec<(&Gateway, Refusal)>) = Default::default();
+    for &gateway in all {
+        match refuse_addresses(gateway, settings) {
+            Some((_, message)) => left.push((gateway, ("AddressNotUsable", message))),
+            None => gateways.push(gateway),
+        }
+    }
     if settings.pool.is_empty() {
-        let shared = GatewayAddresses {
-            listen: settings.listen.clone(),
-            publish: settings.publish.clone(),
-            refusal: settings.publish.is_empty().then(|| {
-                let message = match settings.publish_service {
-                    Some(_) => "no address is known: the service of publish_service has none yet",
-                    None => "no address is known; set publish in [kubernetes.gateway]",
-                };
-                ("AddressNotAssigned", message.into())
-            }),
-        };
+        let shared = share_addresses(settings);
         let all = gateways.iter().map(|of| (name(of), shared.clone()));
         return all.collect();
     }
@@ -66,11 +64,13 @@ pub(crate) fn assign_addresses(
     let (asking, new): (Vec<&Gateway>, Vec<&Gateway>) = other
         .into_iter()
         .partition(|gateway| find_wish(gateway).is_some());
-    let mut left = Vec::new();
     for gateway in asking {
         match find_wish(gateway).filter(|wish| free.remove(wish)) {
             Some(address) => give(gateway, address),
-            None => left.push((gateway, "AddressNotUsable")),
+            None => {
+                let message = "another gateway has the address; ask for another one";
+                left.push((gateway, ("AddressNotUsable", message.into())));
+            }
         }
     }
     for gateway in new {
@@ -80,23 +80,35 @@ pub(crate) fn assign_addresses(
                 free.remove(&address);
                 give(gateway, address);
             }
-            None => left.push((gateway, "AddressNotAssigned")),
+            None => {
+                let message = "each address of the pool is in use; add addresses to pool in [kubernetes.gateway]";
+                left.push((gateway, ("AddressNotAssigned", message.into())));
+            }
         }
     }
-    for (gateway, reason) in left {
-        let message = match reason {
-            "AddressNotUsable" => "another gateway has the address; ask for another one",
-            _ => {
-                "each address of the pool is in use; add addresses to pool in [kubernetes.gateway]"
-            }
-        };
+    for (gateway, refusal) in left {
         let none = GatewayAddresses {
-            refusal: Some((reason, message.into())),
+            refusal: Some(refusal),
             ..GatewayAddresses::default()
         };
         found.insert(name(gateway), none);
     }
     found
+}
+
+/// Returns the addresses that all gateways share.
+fn share_addresses(settings: &Settings) -> GatewayAddresses {
+    GatewayAddresses {
+        listen: settings.listen.clone(),
+        publish: settings.publish.clone(),
+        refusal: settings.publish.is_empty().then(|| {
+            let message = match settings.publish_service {
+                Some(_) => "no address is known: the service of publish_service has none yet",
+                None => "no address is known; set publish in [kubernetes.gateway]",
+            };
+            ("AddressNotAssigned", message.into())
+        }),
+    }
 }
 
 /// Returns the address that a gateway asks for.

@@ -194,6 +194,12 @@ pub fn merge_status(wanted: &Value, current: &Value, controller: &str, now: &str
     if let Some(addresses) = wanted.get("addresses") {
         merged.insert("addresses".into(), addresses.clone());
     }
+    // Older versions of the API have no such field: nothing is written where there is nothing to count.
+    if let Some(count) = wanted.get("attachedListenerSets")
+        && (*count != 0 || current.get("attachedListenerSets").is_some())
+    {
+        merged.insert("attachedListenerSets".into(), count.clone());
+    }
     if let Some(features) = wanted.get("supportedFeatures") {
         merged.insert("supportedFeatures".into(), features.clone());
     }
@@ -316,6 +322,16 @@ mod tests {
         let other = json!({ "conditions": accepted(false) });
         let changed = merge_status(&other, &written, "c", "T2").unwrap();
         assert_eq!(changed["conditions"][0]["lastTransitionTime"], "T2");
+    }
+
+    #[test]
+    fn a_count_of_sets_is_written_if_there_are_any_or_were_some() {
+        let count = |count: u32| json!({ "attachedListenerSets": count });
+        assert_eq!(merge_status(&count(0), &json!({}), "c", "T"), None);
+        let written = merge_status(&count(2), &json!({}), "c", "T").unwrap();
+        assert_eq!(written, count(2));
+        assert_eq!(merge_status(&count(2), &written, "c", "T"), None);
+        assert_eq!(merge_status(&count(0), &written, "c", "T"), Some(count(0)));
     }
 
     #[test]

@@ -2,8 +2,8 @@
 
 use serde_json::{Value, json};
 
-/// Names of the features, in ascending order. The conformance suite checks these features.
-const FEATURES: [&str; 28] = [
+/// Names of the features, in ascending order. The conformance suites check these features.
+const FEATURES: [&str; 34] = [
     "BackendTLSPolicy",
     "GRPCRoute",
     "GRPCRouteNamedRouteRule",
@@ -31,7 +31,13 @@ const FEATURES: [&str; 28] = [
     "HTTPRouteRequestTimeout",
     "HTTPRouteResponseHeaderModification",
     "HTTPRouteSchemeRedirect",
+    "ListenerSet",
     "ReferenceGrant",
+    "TCPRoute",
+    "TLSRoute",
+    "TLSRouteModeMixed",
+    "TLSRouteModeTerminate",
+    "UDPRoute",
 ];
 
 /// Returns the features as the status of a GatewayClass has them.
@@ -47,10 +53,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn features_are_those_of_the_conformance_report_in_order() {
-        let claimed = include_str!("../../../../e2e/conformance_go/features").lines();
+    fn features_are_those_of_the_conformance_reports_in_order() {
+        let requests = include_str!("../../../../e2e/conformance_go/features").lines();
+        let streams = include_str!("../../../../e2e/conformance_go/streams/features").lines();
+        let claimed = requests.chain(streams);
         let mut claimed: Vec<_> = claimed.filter(|line| !line.starts_with('#')).collect();
         claimed.sort_unstable();
+        claimed.dedup();
         assert_eq!(claimed, FEATURES);
         assert_eq!(list_features()[0], json!({ "name": FEATURES[0] }));
     }

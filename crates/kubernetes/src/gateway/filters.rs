@@ -6,7 +6,7 @@ use super::backends::{Groups, NOBODY, Referrer};
 use super::conditions::Refusal;
 use super::field_edits::FieldEdits;
 use super::objects::{Cors, Filter, HeaderModifier, PathChange, Redirect};
-use super::text::{is_host, quote, quote_list, quote_table};
+use super::text::{is_exact_host, quote, quote_list, quote_table};
 
 /// Actions by filters.
 #[derive(Clone, Debug, Default)]
@@ -142,7 +142,7 @@ impl FilterText {
             "URLRewrite" => {
                 let rewrite = filter.url_rewrite.clone().unwrap_or_default();
                 edits.host = rewrite.hostname;
-                if let Some(wrong) = edits.host.as_deref().filter(|host| !is_host(host)) {
+                if let Some(wrong) = edits.host.as_deref().filter(|host| !is_exact_host(host)) {
                     return Err(format!("hostname {wrong:?} is no host name; change it"));
                 }
                 if let Some(path) = &rewrite.path {

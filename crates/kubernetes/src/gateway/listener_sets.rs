@@ -32,12 +32,10 @@ impl SetState<'_> {
     }
 }
 
-fn rank_age(metadata: &Metadata) -> (&str, &str, &str) {
-    (
-        &metadata.creation_timestamp,
-        &metadata.namespace,
-        &metadata.name,
-    )
+/// Precedence of a set: the age, then the place of `NAMESPACE/NAME` in the alphabet.
+fn rank_set(metadata: &Metadata) -> (String, String) {
+    let name = metadata.object_name().to_string();
+    (metadata.creation_timestamp.clone(), name)
 }
 
 /// Returns the gateway that a set names; `None` if the set names another object.
@@ -64,7 +62,7 @@ pub(crate) fn list_sets(objects: &Objects) -> BTreeMap<ObjectName, Vec<(Kind, &L
         }
     }
     for sets in by_gateway.values_mut() {
-        sets.sort_by(|(_, a), (_, b)| rank_age(&a.metadata).cmp(&rank_age(&b.metadata)));
+        sets.sort_by_cached_key(|(_, set)| rank_set(&set.metadata));
     }
     by_gateway
 }
@@ -96,6 +94,44 @@ pub(crate) fn refuse_set(
     })
 }
 
+/// Returns the condition `Accepted` of a set. `gateway_refusal` is the reason why the gateway as a whole is not used.
+fn judge_set(
+    state: &SetState<'_>,
+    all: &[ListenerState<'_>],
+    gateway_refusal: Option<&Refusal>,
+) -> Condition {
+    let listeners = { state.listeners.iter() }.filter_map(|number| all.get(*number));
+    let valid = listeners.filter(|of| of.is_valid()).count();
+    match (&state.refusal, gateway_refusal) {
+        (Some((reason, message)), _) => Condition::fails("Accepted", reason, message),
+        (None, Some((_, message))) => {
+            let message = format!("the gateway is not accepted: {message}");
+            Condition::fails("Accepted", "ParentNotAccepted", message)
+        }
+        (None, None) if valid == 0 => {
+            let message = "no listener is valid: see their conditions";
+            Condition::fails("Accepted", "ListenersNotValid", message)
+        }
+        (None, None) if valid == state.listeners.len() => Condition::holds("Accepted", "Accepted"),
+        (None, None) => Condition {
+            message: "some listeners are not valid: see their conditions".into(),
+            ..Condition::holds("Accepted", "ListenersNotValid")
+        },
+    }
+}
+
+/// Counts the ListenerSets in `sets` that are accepted. `gateway_refusal` is the reason why their gateway is not used.
+/// XListenerSets do not count: the API that has them has no such count.
+pub(crate) fn count_attached<'s>(
+    sets: impl Iterator<Item = &'s SetState<'s>>,
+    all: &[ListenerState<'_>],
+    gateway_refusal: Option<&Refusal>,
+) -> usize {
+    let sets = sets.filter(|of| of.kind == Kind::ListenerSet);
+    sets.filter(|of| judge_set(of, all, gateway_refusal).status)
+        .count()
+}
+
 /// Makes the status of a set. `gateway_refusal` is the reason why the gateway as a whole is not used.
 pub(crate) fn show_set(
     state: &SetState<'_>,
@@ -103,35 +139,16 @@ pub(crate) fn show_set(
     gateway_refusal: Option<&Refusal>,
 ) -> Value {
     let listeners = { state.listeners.iter() }.filter_map(|number| all.get(*number));
-    let listeners: Vec<&ListenerState<'_>> = listeners.collect();
-    let valid = listeners.iter().filter(|of| of.is_valid()).count();
-    let accepted = match (&state.refusal, gateway_refusal) {
-        (Some((reason, message)), _) => Condition::fails("Accepted", reason, message),
-        (None, Some((_, message))) => {
-            let message = format!("the gateway is not accepted: {message}");
-            Condition::fails("Accepted", "ParentNotAccepted", message)
-        }
-        (None, None) if valid == listeners.len() => Condition::holds("Accepted", "Accepted"),
-        (None, None) if valid > 0 => Condition {
-            message: "some listeners are not valid: see their conditions".into(),
-            ..Condition::holds("Accepted", "ListenersNotValid")
-        },
-        (None, None) => {
-            let message = "no listener is valid: see their conditions";
-            Condition::fails("Accepted", "ListenersNotValid", message)
-        }
-    };
-    let programmed = match valid {
-        0 => {
-            let message = "no listener serves clients: see the other conditions";
-            Condition::fails("Programmed", "Invalid", message)
-        }
-        _ => Condition::holds("Programmed", "Programmed"),
+    let accepted = judge_set(state, all, gateway_refusal);
+    let programmed = match accepted.status {
+        true => Condition::holds("Programmed", "Programmed"),
+        // A set is accepted if one of its listeners serves clients.
+        false => Condition::fails("Programmed", accepted.reason, accepted.message.clone()),
     };
     let conditions = list_conditions(&[accepted, programmed], state.set.metadata.generation);
     json!({
         "conditions": conditions,
-        "listeners": listeners.iter().map(|of| of.show()).collect::<Vec<_>>(),
+        "listeners": listeners.map(ListenerState::show).collect::<Vec<_>>(),
     })
 }
 

@@ -364,8 +364,15 @@ impl<'o> ListenerState<'o> {
             Some(message) => Condition::fails("Programmed", "Invalid", message),
             None if self.serves() => Condition::holds("Programmed", "Programmed"),
             None => {
+                // The API demands the reason of `Accepted` of listeners of sets alone.
+                let has_reason = self.set.is_some() && !accepted.status;
+                let reason = if has_reason {
+                    accepted.reason
+                } else {
+                    "Invalid"
+                };
                 let message = "the listener does not serve clients: see the other conditions";
-                Condition::fails("Programmed", "Invalid", message)
+                Condition::fails("Programmed", reason, message)
             }
         };
         let kinds = self.kinds.iter();

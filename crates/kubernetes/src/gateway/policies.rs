@@ -14,7 +14,7 @@ use super::objects::{
     GROUP, Kind, Metadata, ObjectName, Objects, PolicyTarget, Reference, ServicePort, TlsPolicy,
     Validation,
 };
-use super::text::{Owner, hash_of, is_host, quote, quote_list};
+use super::text::{Owner, hash_of, is_exact_host, quote, quote_list};
 
 /// Most ancestors in the status of a policy; the API has the same bound.
 const MAX_ANCESTORS: usize = 16;
@@ -98,8 +98,7 @@ fn check_authorities(text: Option<&[u8]>) -> Result<(), String> {
 
 /// Returns the reason why the names of a policy cannot be used.
 fn refuse_names(validation: &Validation) -> Option<String> {
-    let is_name = |name: &str| is_host(name) && !name.starts_with("*.");
-    if !is_name(&validation.hostname) {
+    if !is_exact_host(&validation.hostname) {
         let wrong = &validation.hostname;
         return Some(format!("hostname {wrong:?} is no host name; change it"));
     }
@@ -111,7 +110,8 @@ fn refuse_names(validation: &Validation) -> Option<String> {
             ));
         }
         let wrong = &name.hostname;
-        (!is_name(wrong)).then(|| format!("subjectAltName {wrong:?} is no host name; change it"))
+        (!is_exact_host(wrong))
+            .then(|| format!("subjectAltName {wrong:?} is no host name; change it"))
     })
 }
 

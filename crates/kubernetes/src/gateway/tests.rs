@@ -14,6 +14,7 @@ mod again;
 mod datagrams;
 mod group_policies;
 mod grpc;
+mod hosts;
 mod https_and_tls;
 mod ingress;
 mod isolation;
@@ -922,6 +923,32 @@ fn address_of(translation: &Translation, name: &str) -> String {
         .pointer("/conditions/1/reason")
         .and_then(Value::as_str);
     address.or(reason).unwrap().to_owned()
+}
+
+#[test]
+fn a_gateway_that_asks_for_addresses_of_others_takes_none_of_the_pool() {
+    let pool = Settings {
+        pool: vec![[192, 0, 2, 1].into()],
+        ..settings()
+    };
+    let listeners = json!([{ "name": "http", "port": 80, "protocol": "HTTP" }]);
+    for foreign in [
+        json!({ "value": "203.0.113.9" }),
+        json!({ "type": "example.org/other", "value": "192.0.2.1" }),
+    ] {
+        let mut cluster = Cluster::new();
+        let own = json!({ "value": "192.0.2.1" });
+        cluster.put(
+            Kind::Gateway,
+            json!({ "metadata": { "namespace": "shop", "name": "a", "creationTimestamp": "2025-01-01T00:00:00Z" },
+                    "spec": { "gatewayClassName": "evenkeel", "listeners": listeners, "addresses": [own, foreign] },
+                    "status": { "addresses": [own] } }),
+        );
+        cluster.gateway("b", listeners.clone());
+        let translation = translate(&cluster.0, &pool, &Refused::new());
+        assert_eq!(address_of(&translation, "a"), "AddressNotUsable");
+        assert_eq!(address_of(&translation, "b"), "192.0.2.1");
+    }
 }
 
 #[test]

@@ -245,6 +245,11 @@ pub(crate) fn is_host(text: &str) -> bool {
     text.len() <= 253 && !is_number && name.split('.').all(is_label)
 }
 
+/// True if a text is a host name without `*.` in front.
+pub(crate) fn is_exact_host(text: &str) -> bool {
+    !text.starts_with("*.") && is_host(text)
+}
+
 /// Writes a host name as the configuration has it: `*.` stands for any number of labels in the Gateway API, and for
 /// one in the configuration.
 pub(crate) fn write_host(host: &str) -> String {
@@ -281,6 +286,7 @@ mod tests {
         ] {
             assert_eq!(is_host(text), is, "{text}");
         }
+        assert!(is_exact_host("a.example") && !is_exact_host("*.example"));
         assert_eq!(write_host("*.example"), "**.example");
         assert_eq!(write_host("a.example"), "a.example");
     }

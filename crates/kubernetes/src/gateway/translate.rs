@@ -17,7 +17,9 @@ use super::conditions::{Condition, Status, list_conditions};
 use super::features::list_features;
 use super::ingress::Notice;
 use super::ingress::listeners::{IngressState, add_listeners};
-use super::listener_sets::{SetName, SetState, list_sets, refuse_set, show_attached, show_set};
+use super::listener_sets::{
+    SetName, SetState, count_attached, list_sets, refuse_set, show_attached, show_set,
+};
 use super::listeners::{Class, Files, Frontend, ListenerState, place_listeners};
 use super::objects::{
     Gateway, HttpRoute, Kind, Metadata, ObjectName, Objects, Reference, StreamRoute,
@@ -150,14 +152,14 @@ impl<'o> Work<'o> {
                     ListenerState::with_set(gateway, set, listener, objects, &mut files);
                 if let Some(message) = refused.get(&state.owner()) {
                     state.refusal = Some(("PortUnavailable", message.clone()));
+                } else if is_refused {
+                    let message = "the gateway is not accepted: see its conditions";
+                    state.refusal.get_or_insert(("Invalid", message.into()));
                 } else if let Some((_, message)) = { addresses }
                     .filter(|of| of.listen.is_empty())
                     .and_then(|of| of.refusal.as_ref())
                 {
                     state.not_in_effect = Some(message.clone());
-                } else if is_refused {
-                    let message = "the gateway is not accepted: see its conditions";
-                    state.refusal.get_or_insert(("Invalid", message.into()));
                 }
                 listeners.push(state);
                 listeners.len() - 1
@@ -502,9 +504,10 @@ impl<'o> Work<'o> {
         let sets = self.sets.iter();
         let sets = sets.filter(|of| of.gateway.metadata.object_name() == name);
         let mut conditions = vec![accepted, programmed];
-        conditions.extend(show_attached(gateway, sets));
+        conditions.extend(show_attached(gateway, sets.clone()));
         json!({
             "addresses": show_addresses(&addresses.publish),
+            "attachedListenerSets": count_attached(sets, &self.listeners, refusal.as_ref()),
             "conditions": list_conditions(&conditions, gateway.metadata.generation),
             "listeners": listeners.iter().map(|of| of.show()).collect::<Vec<_>>(),
         })

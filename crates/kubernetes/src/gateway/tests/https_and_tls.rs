@@ -2,7 +2,7 @@
 
 use evenkeel_config::Rule;
 
-use super::streams::{NOBODY, WEB, names, put_certificate, put_tls_route, tls_listener};
+use super::streams::{NOBODY, WEB, names, only_rule, put_certificate, put_tls_route, tls_listener};
 use super::*;
 
 const HTTPS: &str = "kubernetes.8443.https";
@@ -34,7 +34,10 @@ fn both(translation: &Translation) -> (Rule, Vec<String>) {
         (&*connections.name, &*requests.name),
         ("kubernetes.8443", HTTPS)
     );
-    assert!(requests.tls.is_some() && requests.accept_proxy.is_some());
+    assert!(requests.tls.is_some());
+    // Other processes may connect to the socket, too.
+    let proxies = requests.accept_proxy.as_ref().unwrap();
+    assert!(proxies.contains(None, || true) && !proxies.contains(None, || false));
     let group = config.groups.iter().find(|group| group.name == HTTPS);
     let member = group.and_then(|group| group.members.first()).unwrap();
     assert_eq!(member.name(), requests.listen[0].to_string());
@@ -133,6 +136,25 @@ fn a_port_whose_listeners_for_tls_do_not_serve_has_one_rule() {
     ];
     assert_eq!(routes(&translation), wanted);
     assert!(!translation.text.contains("unix:"));
+}
+
+#[test]
+fn a_socket_that_another_process_has_gets_no_connections() {
+    let mut cluster = cluster(json!([
+        tls_listener("passes", "b.example.org", "Passthrough"),
+        https_listener("one", "a.example.org", "cert"),
+    ]));
+    put_tls_route(&mut cluster, "b", "b.example.org", "passes", "web");
+    let owners = cluster.translate().rules[HTTPS].clone();
+    let refused = owners.into_iter().map(|of| (of, "address in use".into()));
+    let translation = translate(&cluster.0, &settings(), &refused.collect());
+    assert!(!translation.text.contains("unix:"), "{}", translation.text);
+    let rule = only_rule(&translation);
+    assert_eq!(rule.sni, names(&[("b.example.org", WEB)]));
+    assert_eq!(rule.group, NOBODY);
+    let status = status_of(&translation, Kind::Gateway, "g");
+    let shown = show(&status["listeners"][1]["conditions"]);
+    assert_eq!(shown[0], "Accepted=False/PortUnavailable");
 }
 
 #[test]

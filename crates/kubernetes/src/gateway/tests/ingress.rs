@@ -710,6 +710,22 @@ fn groups_have_the_protocol_the_strategy_and_the_cookie() {
 }
 
 #[test]
+fn a_member_has_no_name_with_a_wildcard() {
+    let names = ["proxy-ssl-name", "upstream-vhost"];
+    let annotations = names.map(|name| (name, "*.example"));
+    let (routes, notices, text) = serve(
+        &[&[("backend-protocol", "HTTPS")], &annotations[..]].concat(),
+        plain(),
+    );
+    assert!(text.contains("member_tls = { verify = false }\n"), "{text}");
+    assert!(!routes[0].contains("request_fields"), "{routes:?}");
+    for name in names {
+        let told = format!("{name} has no effect");
+        assert!(notices.iter().any(|of| of.contains(&told)), "{notices:?}");
+    }
+}
+
+#[test]
 fn canaries_get_their_share() {
     let share = |annotations: &[(&str, &str)]| {
         let mut cluster = cluster();

@@ -15,6 +15,8 @@ enum Reason {
     Refused,
     /// The gateway as a whole is refused.
     Gateway,
+    /// The gateway is refused because it asks for an address that is not the balancer's.
+    Address,
 }
 
 /// Returns a gateway with a listener for all names of a domain, and the gateway `n` with a listener for one name.
@@ -40,12 +42,14 @@ fn cluster(protocol: &str, reason: Reason) -> (Cluster, Refused) {
             let owner = Owner::Listener(ObjectName::new("shop", "n"), "narrow".into());
             refused.insert(owner, "in use".into());
         }
-        Reason::Gateway => {}
+        Reason::Gateway | Reason::Address => {}
     }
     let mut gateway = json!({ "metadata": { "namespace": "shop", "name": "n" },
         "spec": { "gatewayClassName": "evenkeel", "listeners": [narrow] } });
-    if reason == Reason::Gateway {
-        gateway["spec"]["tls"] = json!({});
+    match reason {
+        Reason::Gateway => gateway["spec"]["tls"] = json!({}),
+        Reason::Address => gateway["spec"]["addresses"] = json!([{ "value": "192.0.2.1" }]),
+        _ => {}
     }
     cluster.put(Kind::Gateway, gateway);
     (cluster, refused)
@@ -84,6 +88,25 @@ fn requests_for_names_of_a_listener_that_does_not_serve_are_refused() {
             ];
             assert_eq!(routes(&translation), wanted, "{protocol} {reason:?}");
         }
+    }
+}
+
+#[test]
+fn a_gateway_that_asks_for_addresses_of_others_keeps_no_names() {
+    for protocol in ["HTTP", "HTTPS"] {
+        let (mut cluster, refused) = cluster(protocol, Reason::Address);
+        let rules = json!([{ "backendRefs": web() }]);
+        cluster.route("r", json!(["*.example.org", "a.example.org"]), rules);
+        let translation = serve(&cluster, &refused, Reason::Address);
+        let wanted = [
+            "a.example.org => kubernetes.shop.web.80",
+            "**.example.org => kubernetes.shop.web.80",
+        ];
+        assert_eq!(routes(&translation), wanted, "{protocol}");
+        let status = status_of(&translation, Kind::Gateway, "n");
+        let shown = show(&status["conditions"]);
+        assert_eq!(shown[0], "Accepted=False/UnsupportedAddress");
+        assert_eq!(status["addresses"], json!([]));
     }
 }
 

@@ -2,6 +2,7 @@
 
 use serde_json::json;
 
+use super::streams::{put_certificate, tls_listener};
 use super::*;
 
 /// Adds a gateway `shop/g` with a listener at port 80 that takes sets of these namespaces.
@@ -119,11 +120,82 @@ fn a_gateway_takes_sets_of_the_namespaces_that_it_allows() {
         let set = status_of(&translation, Kind::XListenerSet, "s");
         let wanted = match is_allowed {
             true => ["Accepted=True/Accepted", "Programmed=True/Programmed"],
-            false => ["Accepted=False/NotAllowed", "Programmed=False/Invalid"],
+            false => ["Accepted=False/NotAllowed", "Programmed=False/NotAllowed"],
         };
         assert_eq!(show(&set["conditions"]), wanted, "{namespaces} {namespace}");
         assert_eq!(translation.text.contains("s.example"), is_allowed);
     }
+}
+
+#[test]
+fn a_gateway_counts_the_sets_that_are_accepted() {
+    let mut cluster = Cluster::new();
+    put_gateway(&mut cluster, plain_listener(), json!({ "from": "Same" }));
+    let count = |cluster: &Cluster| {
+        let translation = cluster.translate();
+        status_of(&translation, Kind::Gateway, "g")["attachedListenerSets"].clone()
+    };
+    assert_eq!(count(&cluster), 0);
+    let set = |cluster: &mut Cluster, namespace: &str, name: &str, host_name: &str| {
+        let name = (namespace, name);
+        put_set(cluster, Kind::ListenerSet, name, host(host_name));
+    };
+    set(&mut cluster, "shop", "a", "a.example");
+    set(&mut cluster, "other", "a", "b.example");
+    assert_eq!(count(&cluster), 1);
+    // All of its listeners are in conflict.
+    set(&mut cluster, "shop", "longer", "a.example");
+    assert_eq!(count(&cluster), 1);
+    set(&mut cluster, "shop", "longest", "c.example");
+    assert_eq!(count(&cluster), 2);
+    let mut gateway = json!({ "metadata": { "namespace": "shop", "name": "g" },
+        "spec": { "gatewayClassName": "evenkeel", "listeners": plain_listener(), "tls": {},
+                  "allowedListeners": { "namespaces": { "from": "Same" } } } });
+    cluster.put(Kind::Gateway, gateway.clone());
+    assert_eq!(count(&cluster), 0);
+    let refused = cluster.translate();
+    let shown = show(&status_of(&refused, Kind::ListenerSet, "longest")["conditions"]);
+    let wanted = [
+        "Accepted=False/ParentNotAccepted",
+        "Programmed=False/ParentNotAccepted",
+    ];
+    assert_eq!(shown, wanted);
+    gateway["spec"]["tls"] = Value::Null;
+    cluster.put(Kind::Gateway, gateway);
+    assert_eq!(count(&cluster), 2);
+}
+
+#[test]
+fn a_set_needs_a_grant_for_certificates_of_other_namespaces() {
+    let mut cluster = Cluster::new();
+    put_certificate(&mut cluster, "cert");
+    put_gateway(&mut cluster, plain_listener(), json!({ "from": "All" }));
+    let mut listener = tls_listener("https", "s.example", "Terminate");
+    listener["protocol"] = "HTTPS".into();
+    listener["tls"]["certificateRefs"] = json!([{ "name": "cert", "namespace": "shop" }]);
+    let name = ("other", "s");
+    put_set(&mut cluster, Kind::ListenerSet, name, json!([listener]));
+    let grant = |kind: Kind| {
+        json!({ "metadata": { "namespace": "shop", "name": "grant" },
+                "spec": { "from": [{ "group": kind.api_group(), "kind": kind.name(), "namespace": "other" }],
+                          "to": [{ "group": "", "kind": "Secret" }] } })
+    };
+    // A grant for gateways is not one for their sets.
+    cluster.put(Kind::ReferenceGrant, grant(Kind::Gateway));
+    let translation = cluster.translate();
+    let set = status_of(&translation, Kind::ListenerSet, "s");
+    let wanted = [
+        "Accepted=False/ListenersNotValid",
+        "Programmed=False/ListenersNotValid",
+    ];
+    assert_eq!(show(&set["conditions"]), wanted);
+    let shown = show(&set["listeners"][0]["conditions"]);
+    assert_eq!(shown[2], "ResolvedRefs=False/RefNotPermitted");
+    cluster.put(Kind::ReferenceGrant, grant(Kind::ListenerSet));
+    let translation = cluster.translate();
+    let set = status_of(&translation, Kind::ListenerSet, "s");
+    let wanted = ["Accepted=True/Accepted", "Programmed=True/Programmed"];
+    assert_eq!(show(&set["conditions"]), wanted);
 }
 
 #[test]
@@ -165,14 +237,52 @@ fn the_oldest_of_listeners_in_conflict_serves() {
         conditions(Kind::ListenerSet, "mixed")[0],
         "Accepted=True/ListenersNotValid"
     );
+    let programmed = |kind, name| conditions(kind, name)[1].clone();
+    assert_eq!(
+        programmed(Kind::XListenerSet, "newer"),
+        "Programmed=False/ListenersNotValid"
+    );
+    let holds = "Programmed=True/Programmed";
+    assert_eq!(programmed(Kind::ListenerSet, "mixed"), holds);
     let mixed = &status_of(&translation, Kind::ListenerSet, "mixed")["listeners"];
-    let accepted = |number: usize| show(&mixed[number]["conditions"])[0].clone();
-    assert_eq!(accepted(0), "Accepted=False/HostnameConflict");
-    assert_eq!(accepted(1), "Accepted=False/ProtocolConflict");
-    assert_eq!(accepted(2), "Accepted=False/UnsupportedValue");
-    assert_eq!(accepted(3), GOOD[0]);
+    let shown = |number: usize| show(&mixed[number]["conditions"]);
+    for (number, reason) in [
+        (0, "HostnameConflict"),
+        (1, "ProtocolConflict"),
+        (2, "UnsupportedValue"),
+    ] {
+        let shown = shown(number);
+        assert_eq!(shown[0], format!("Accepted=False/{reason}"));
+        assert_eq!(shown[3], format!("Programmed=False/{reason}"));
+    }
+    assert_eq!(shown(3)[0], GOOD[0]);
+    assert_eq!(shown(3)[3], holds);
     let gateway = status_of(&translation, Kind::Gateway, "g");
     assert_eq!(show(&gateway["conditions"])[0], GOOD[0]);
+    assert_eq!(gateway["attachedListenerSets"], 2);
+}
+
+#[test]
+fn of_sets_of_the_same_age_the_first_of_the_alphabet_serves() {
+    // As the API has it: `shop-b/s` is before `shop/s`, and `shop/r` before `shop/s`.
+    for (first, second) in [
+        (("shop-b", "s"), ("shop", "s")),
+        (("shop", "r"), ("shop", "s")),
+    ] {
+        let mut cluster = Cluster::new();
+        put_gateway(&mut cluster, plain_listener(), json!({ "from": "All" }));
+        for name in [second, first] {
+            put_set(&mut cluster, Kind::ListenerSet, name, host("s.example"));
+        }
+        let translation = cluster.translate();
+        for (name, is_accepted) in [(first, true), (second, false)] {
+            let object = ObjectName::new(name.0, name.1);
+            let mut all = translation.statuses.iter();
+            let status = all.find(|of| of.kind == Kind::ListenerSet && of.object == object);
+            let shown = show(&status.unwrap().read_status()["conditions"]);
+            assert_eq!(shown[0] == GOOD[0], is_accepted, "{name:?} {shown:?}");
+        }
+    }
 }
 
 #[test]

@@ -291,7 +291,8 @@ impl Work<'_> {
             return;
         };
         if is_inner {
-            self.text.line("accept_proxy = [\"unix\"]");
+            // Anybody can connect to a socket without a file, and would name any client.
+            self.text.line("accept_proxy = [\"self\"]");
         }
         let mut serving = { rule.serving.iter() }.filter_map(|of| self.listeners.get(*of));
         if serving.any(|of| of.class.is_some_and(Class::ends_tls)) {

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use super::super::super::text::{is_host, quote};
+use super::super::super::text::{is_exact_host, quote};
 use super::super::values::{is_number, read_seconds};
 use super::{Affinity, Canary, Reader, is_location};
 
@@ -26,7 +26,10 @@ impl Reader<'_> {
             }
         };
         let verifies = matches!(self.take("proxy-ssl-verify"), Some("on" | "true"));
-        let name = self.take("proxy-ssl-name").filter(|name| is_host(name));
+        let mut name = self.take("proxy-ssl-name");
+        if let Some(wrong) = name.take_if(|name| !is_exact_host(name)) {
+            self.ignore("proxy-ssl-name", &format!("{wrong:?} is no host name"));
+        }
         if is_tls {
             let mut keys = vec![format!("verify = {verifies}")];
             keys.extend(name.map(|name| format!("server_name = {}", quote(name))));
@@ -39,7 +42,7 @@ impl Reader<'_> {
                 .push("member_protocol = \"h2\"".into());
         }
         if let Some(host) = self.take("upstream-vhost") {
-            match is_host(host) || host.parse::<IpAddr>().is_ok() {
+            match is_exact_host(host) || host.parse::<IpAddr>().is_ok() {
                 true => self.treatment.set_fields.push(("Host", host.into())),
                 false => self.ignore("upstream-vhost", &format!("{host:?} is no host name")),
             }
