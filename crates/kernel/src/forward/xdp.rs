@@ -93,8 +93,10 @@ impl XdpPlaces {
                 }
             }
         }
-        self.has_looked = true;
-        (states, failure.finish())
+        let done = failure.finish();
+        // What the kernel has refused is tried again.
+        self.has_looked = done.is_ok();
+        (states, done)
     }
 
     /// Lets packets be sent to the interfaces that can take them from XDP, and to no others.
