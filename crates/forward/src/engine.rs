@@ -319,7 +319,11 @@ impl Engine {
             self.rows
                 .write(&self.forwarder, (name, number), members, find_seat, now)?;
         }
-        if self.groups.get(name).is_none_or(|(_, known)| known != terms) {
+        if self
+            .groups
+            .get(name)
+            .is_none_or(|(_, known)| known != terms)
+        {
             self.forwarder.set_group(number, terms)?;
         }
         Ok(())

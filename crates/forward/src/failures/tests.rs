@@ -39,9 +39,7 @@ fn errors_of_entries_are_counted_and_errors_of_everything_are_returned() {
     let taken = errors.take::<()>(EntryKind::Connection, Err(file));
     assert_eq!(taken.unwrap(), None);
     for error in [BpfError::Rights("write a BPF map"), BpfError::Lost("a map")] {
-        errors
-            .take::<()>(EntryKind::Group, Err(error))
-            .unwrap_err();
+        errors.take::<()>(EntryKind::Group, Err(error)).unwrap_err();
     }
     let described = errors.describe();
     assert_eq!(described.counts.len(), NAMES.len());

@@ -72,7 +72,10 @@ fn s41_an_error_for_one_entry_is_told_and_forwarding_goes_on() {
     let metric = front.run_inside(|| balancer.read_metric(series));
     assert!(metric >= Some(3.0), "{metric:?}");
     let text = status();
-    assert!(text.contains("single entries of forwarding: layout "), "{text}");
+    assert!(
+        text.contains("single entries of forwarding: layout "),
+        "{text}"
+    );
     assert!(text.contains("evk_folder"), "{text}");
 
     // The kernel takes new connections, and has the old one.
