@@ -98,7 +98,8 @@ impl Engine {
                 warn!("the proxy serves connections of a family of addresses: {error}");
             }
         }
-        if !has_changed && !(is_due && self.lacks_listeners) {
+        let is_again = is_due && self.lacks_listeners;
+        if !has_changed && !is_again {
             return Ok(());
         }
         let written = self.forwarder.set_listeners(&tcp);
