@@ -47,7 +47,7 @@ use nix::ifaddrs::getifaddrs;
 use nix::net::if_::InterfaceFlags;
 
 pub use self::counts::Counts;
-pub use self::detach::{Detachment, Removed, find_interface_name};
+pub use self::detach::{Detachment, Removed};
 use self::layout::{Age, SourceLimit};
 use self::layout::{CONNECTIONS_PER_SESSION, UDP_PINNED, UDP_SIZED};
 pub use self::nat::{find_nat_ports, find_source};
@@ -60,7 +60,7 @@ pub use self::table_copy::{CopyEnd, CopyResult, Entry, TableCopy, UdpCopy, list_
 pub use self::tcx::TcReason;
 pub use self::trace::{Trace, TracedHeader, TracedPacket, Verdict};
 use self::xdp::XdpPlaces;
-pub use self::xdp::XdpStates;
+pub use self::xdp::{XdpStates, find_interface_name};
 use crate::bpf::{self, BpfError, FirstError, create_clsact, failed_to, find_map, find_program};
 pub use layout::{
     Candidate, Connection, Decision, End, Event, GROUP_SEATS, GroupTerms, Listener, ListenerCounts,

@@ -167,7 +167,15 @@ pub(super) fn detach(index: u32) -> Result<(), BpfError> {
 
 /// Returns an error about an interface, unless the interface has gone meanwhile.
 fn forgive_gone(index: u32, error: BpfError) -> Result<(), BpfError> {
-    if_indextoname(index).map_or(Ok(()), |_| Err(error))
+    find_interface_name(index).map_or(Ok(()), |_| Err(error))
+}
+
+/// Returns the name of an interface; `None` if it is gone.
+pub fn find_interface_name(interface: u32) -> Option<String> {
+    let name = if_indextoname(interface).ok()?;
+    // nix has no error for an interface that is gone, and an empty name.
+    let name = name.to_string_lossy().into_owned();
+    (!name.is_empty()).then_some(name)
 }
 
 /// Returns the numbers of programs of this and of former processes.
@@ -232,7 +240,7 @@ fn attach_to(
 
 /// Returns the name of a VLAN on an interface, if there is one.
 fn find_vlan(index: u32) -> Option<String> {
-    let name = if_indextoname(index).ok()?.into_string().ok()?;
+    let name = find_interface_name(index)?;
     let table = fs::read_to_string("/proc/thread-self/net/vlan/config").ok()?;
     find_vlan_in(&table, &name).map(str::to_owned)
 }
