@@ -3,8 +3,8 @@
 pub mod config;
 
 use evenkeel_manager::status::{
-    ClassStatus, ClusterStatus, GroupStatus, InterfaceStatus, LocationStatus, RuleLimitStatus,
-    RuleStatus, Status, ZoneStatus,
+    ClassStatus, ClusterStatus, EntryErrorStatus, GroupStatus, InterfaceStatus, LocationStatus,
+    RuleLimitStatus, RuleStatus, Status, ZoneStatus,
 };
 use evenkeel_manager::text;
 use serde::Serialize;
@@ -172,10 +172,11 @@ fn status(status: &Status) -> String {
     let restart = status.needs_restart.iter();
     let restart: String = restart.map(|what| format!("\n{what}")).collect();
     format!(
-        "configuration {}{reload}{restart}\n\n{}\n{}{}{}{clusters}{}{}",
+        "configuration {}{reload}{restart}\n\n{}\n{}{}{}{}{clusters}{}{}",
         status.generation,
         rule_table(&status.rules),
         interface_table(&[&status.xdp_interfaces[..], &status.tc_interfaces].concat()),
+        format_forward_errors(status.forward_errors.as_ref()),
         limit_table(&status.rules),
         zone_table(&status.groups),
         member_tables(status),
@@ -197,6 +198,20 @@ fn interface_table(interfaces: &[InterfaceStatus]) -> String {
     };
     let names = ["INTERFACE", "FORWARDS", "REASON"];
     text::format_table(&names, interfaces.iter().map(row)) + "\n"
+}
+
+/// Returns a paragraph about errors of the kernel for single entries of forwarding, if there were some.
+fn format_forward_errors(errors: Option<&EntryErrorStatus>) -> String {
+    let Some(errors) = errors else {
+        return String::new();
+    };
+    let counts = errors.counts.iter().filter(|(_, count)| **count > 0);
+    let counts = counts.map(|(entry, count)| format!("{entry} {count}"));
+    let last = errors.last.as_deref().unwrap_or_default();
+    format!(
+        "errors of the kernel for single entries of forwarding: {}\nthe last of them: {last}\n\n",
+        counts.collect::<Vec<_>>().join(", ")
+    )
 }
 
 /// Addresses that are no members though somebody named them, a line each.

@@ -6,14 +6,13 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use evenkeel_config::ReturnPath;
 use evenkeel_core::group::Group;
 use evenkeel_core::terms::{Form, scale_growth};
 use evenkeel_core::time::Instant;
 use evenkeel_kernel::bpf::BpfError;
 use evenkeel_kernel::forward::{
-    self as kernel, Event, Family, Forwarder, GROUP_SEATS, GroupTerms, Listener, OUTCOMES, Place,
-    SEATS, Step, Terms,
+    self as kernel, Event, Family, Forwarder, GROUP_SEATS, GROUPS, GroupTerms, Listener, OUTCOMES,
+    Place, Step, Terms,
 };
 use evenkeel_limits::memory::MemoryBound;
 use evenkeel_net::Clock;
@@ -24,8 +23,8 @@ use tracing::{info, warn};
 
 use crate::copies::Copies;
 use crate::decisions::describe_decision;
+use crate::failures::{EntryErrors, EntryKind};
 use crate::group_numbers::GroupNumbers;
-use crate::home::Home;
 use crate::interfaces::Interfaces;
 use crate::limits::list_unforwarded;
 use crate::nat::Nat;
@@ -33,12 +32,12 @@ use crate::obstacles::Obstacles;
 use crate::plan::PlannedRule;
 use crate::records::Records;
 use crate::requests::Requests;
-use crate::rows::{Rows, list_listeners};
+use crate::rows::Rows;
 use crate::rule_counts::count_rule;
 use crate::status::ForwardStatus;
-use crate::terms::{Buffers, find_terms, hash_name};
+use crate::terms::{Buffers, MemberTerms, find_terms, hash_name};
 use crate::tickets::{Homes, Tickets};
-use crate::udp::{self, Sessions};
+use crate::udp::Sessions;
 use crate::xdp::XdpInterfaces;
 
 /// Time between two comparisons of tickets and counts with the table.
@@ -64,17 +63,20 @@ pub(crate) struct Engine {
     pub(crate) unclaimed: HashMap<u32, Terms>,
     /// Numbers of groups in the process before.
     numbers: GroupNumbers,
-    groups: HashMap<Arc<str>, (u32, GroupTerms)>,
-    listeners: Option<Vec<Listener>>,
+    pub(crate) groups: HashMap<Arc<str>, (u32, GroupTerms)>,
+    pub(crate) listeners: Option<Vec<Listener>>,
+    /// True if the kernel has refused a listening address.
+    pub(crate) lacks_listeners: bool,
     pub(crate) tickets: Tickets,
-    swept: Option<Instant>,
+    pub(crate) swept: Option<Instant>,
     interfaces: Interfaces,
     xdp: XdpInterfaces,
     pub(crate) connections: usize,
     pub(crate) sessions: Sessions,
     pub(crate) nat: Nat,
     pub(crate) rows: Rows,
-    obstacles: Obstacles,
+    pub(crate) obstacles: Obstacles,
+    pub(crate) errors: EntryErrors,
     /// Connections in programs of other versions.
     left_before: usize,
     buffers: Buffers,
@@ -133,6 +135,7 @@ impl Engine {
             unclaimed,
             groups: HashMap::new(),
             listeners: None,
+            lacks_listeners: false,
             tickets: Tickets::default(),
             swept: None,
             interfaces: Interfaces::default(),
@@ -142,6 +145,7 @@ impl Engine {
             nat: Nat::default(),
             rows: Rows::default(),
             obstacles: Obstacles::default(),
+            errors: EntryErrors::default(),
             left_before: 0,
             buffers: Buffers::default(),
             reported: HashSet::new(),
@@ -183,7 +187,8 @@ impl Engine {
         self.sessions.follow_process(&self.forwarder)?;
         let now = self.clock.now();
         let moment = (now, monotonic_nanos());
-        self.requests.learn(&self.forwarder, &self.homes, moment)?;
+        let tables = (&self.forwarder, &mut self.errors);
+        self.requests.learn(tables, &self.homes, moment)?;
         let pause = SWEEP.saturating_mul(1 + (self.connections / CONNECTIONS_PER_SWEEP) as u32);
         let is_due = self.swept.is_none_or(|swept| now.since(swept) >= pause);
         if is_due {
@@ -191,71 +196,37 @@ impl Engine {
         }
         self.obstacles.begin_round(is_due);
         self.rows.begin_round(rules);
-        let (mut listeners, mut udp_listeners) = (Vec::new(), Vec::new());
-        let mut numbers: HashMap<Arc<str>, u32> = HashMap::new();
-        self.homes
-            .values_mut()
-            .for_each(|home| home.is_used = false);
-        for rule in rules {
-            let group = rule.group.current.load_full();
-            let number = match numbers.get(group.name()) {
-                Some(number) => *number,
-                None => {
-                    let Some(number) = self.write_group(rule, &group, now)? else {
-                        continue;
-                    };
-                    numbers.insert(Arc::clone(group.name()), number);
-                    number
-                }
-            };
-            if !self.obstacles.allow(rule, &group, &self.nat) {
-                continue;
-            }
-            let nat = (rule.return_path == ReturnPath::Nat)
-                .then_some(self.nat.ports)
-                .flatten();
-            match rule.udp {
-                Some(terms) => {
-                    udp_listeners.extend(udp::list_listeners(rule, terms, number, nat));
-                }
-                None => listeners.extend(list_listeners(rule, number, nat)),
-            }
-        }
+        let listeners = self.list_listeners(rules, now)?;
         self.obstacles.end_round();
         let members = self.homes.iter();
         let members = members.map(|(seat, home)| (*seat, home.terms.address));
-        self.nat.write_addresses(&self.forwarder, members, is_due)?;
+        let tables = (&self.forwarder, &mut self.errors);
+        self.nat.write_addresses(tables, members, is_due)?;
         self.close_unused()?;
         for event in mem::take(&mut self.early) {
             self.log_event(&event);
         }
         if is_due {
-            let interfaces = kernel::list_interfaces()?;
-            self.interfaces
-                .set_states(self.forwarder.attach(&interfaces)?);
-            self.xdp.attach(&mut self.forwarder)?;
+            self.attach_program()?;
             self.sweep(rules, now)?;
             self.end_other_layouts(rules)?;
             self.swept = Some(now);
         }
         // Last: from here on connections come.
-        let has_changed = self.sessions.has_other_listeners(&udp_listeners);
-        if has_changed || self.listeners.as_ref() != Some(&listeners) {
-            let of_udp = udp_listeners.iter().map(|listener| &listener.address);
-            let addresses = listeners.iter().map(|listener| &listener.address);
-            let addresses = addresses.chain(of_udp);
-            for (_, error) in list_unforwarded(addresses) {
-                warn!("the proxy serves connections of a family of addresses: {error}");
-            }
-            self.forwarder.set_listeners(&listeners)?;
-            self.sessions
-                .set_listeners(&self.forwarder, udp_listeners)?;
-            self.groups.retain(|name, _| numbers.contains_key(name));
-            self.listeners = Some(listeners);
-        }
+        self.write_listeners(listeners, is_due)?;
         self.exchange_copies(rules, now)?;
         self.records.finish_round();
         Ok(())
+    }
+
+    /// Puts the program on the interfaces that are there now. If the system does not list them, those of before have it.
+    fn attach_program(&mut self) -> Result<(), BpfError> {
+        let listed = kernel::list_interfaces();
+        let Some(listed) = self.errors.take(EntryKind::Interface, listed)? else {
+            return Ok(());
+        };
+        self.interfaces.set_states(self.forwarder.attach(&listed)?);
+        self.xdp.attach(&mut self.forwarder, &mut self.errors)
     }
 
     /// Lets the program tell acceptances only if somebody listens: the access log, or comparisons by requests.
@@ -268,13 +239,14 @@ impl Engine {
         Ok(())
     }
 
-    /// Writes the terms of a group, and returns its number; `None` if there is no number for it.
-    fn write_group(
+    /// Writes the terms of a group, and returns its number. Returns the reason why the proxy serves the group's rules if
+    /// there is no number for it, or the kernel refuses.
+    pub(crate) fn write_group(
         &mut self,
         rule: &PlannedRule,
         group: &Arc<Group>,
         now: Instant,
-    ) -> Result<Option<u32>, BpfError> {
+    ) -> Result<Result<u32, String>, BpfError> {
         let name = group.name();
         let number = match self.groups.get(name) {
             Some((number, _)) => *number,
@@ -282,7 +254,12 @@ impl Engine {
                 let used = self.groups.values().map(|(number, _)| *number);
                 match self.numbers.choose_number(hash_name(name), &used.collect()) {
                     Some(number) => number,
-                    None => return Ok(None),
+                    None => {
+                        return Ok(Err(format!(
+                            "the kernel has room for {GROUPS} groups, and others have taken all of it. Set forward = \
+                             \"proxy\" for some rules"
+                        )));
+                    }
                 }
             }
         };
@@ -310,61 +287,44 @@ impl Engine {
         let owner = hash_name(name);
         if terms.form != 0 {
             for member in &members {
-                let Some(seat) = self.find_seat(owner, member.address) else {
-                    continue;
-                };
-                let home = self.homes.entry(seat).or_insert_with(|| {
-                    Home::new(Arc::clone(&rule.group), Arc::clone(name), rule.cost)
-                });
-                self.unclaimed.remove(&seat);
-                home.is_used = true;
-                home.index = member.index;
-                home.group = Arc::clone(&rule.group);
-                let others = member.in_flight.saturating_sub(home.tickets);
-                let next = Terms {
-                    owner,
-                    address: member.address,
-                    base: member.base,
-                    others,
-                    room: member.limit.saturating_sub(others),
-                    must_leave: member.must_leave,
-                };
-                if home.terms != next {
-                    self.forwarder.set_terms(seat, &next)?;
-                    home.terms = next;
-                }
-                terms.seats.push(seat);
+                let seat = self.write_seat(rule, (name, owner), member)?;
+                terms.seats.extend(seat);
             }
+        }
+        let written = self.write_group_terms((name, number), &terms, &members, now);
+        if self.errors.take(EntryKind::Group, written)?.is_some() {
+            self.groups.insert(Arc::clone(name), (number, terms));
+            return Ok(Ok(number));
+        }
+        // The group keeps the number, and is written again in the next round: no group has these terms.
+        let none = GroupTerms::default();
+        self.groups.insert(Arc::clone(name), (number, none));
+        Ok(Err(format!(
+            "the kernel refuses the terms of the group {name}, and is asked again at once; entry_errors in /v1/forward \
+             has the error"
+        )))
+    }
+
+    /// Writes the decisions of a group, and its rows, where they have changed.
+    fn write_group_terms(
+        &mut self,
+        (name, number): (&Arc<str>, u32),
+        terms: &GroupTerms,
+        members: &[MemberTerms],
+        now: Instant,
+    ) -> Result<(), BpfError> {
+        if terms.form != 0 {
+            let owner = hash_name(name);
             let find_seat = |at| self.seats.get(&(owner, at)).copied();
             self.rows
-                .write(&self.forwarder, (name, number), &members, find_seat, now)?;
+                .write(&self.forwarder, (name, number), members, find_seat, now)?;
         }
-        let known = self.groups.get(name).map(|(_, known)| known);
-        if known != Some(&terms) {
-            self.forwarder.set_group(number, &terms)?;
-            self.groups.insert(Arc::clone(name), (number, terms));
-        }
-        Ok(Some(number))
-    }
-
-    /// Returns the seat of a member, a free one for a new member; `None` if there is none.
-    fn find_seat(&mut self, owner: u64, address: SocketAddr) -> Option<u32> {
-        if let Some(seat) = self.seats.get(&(owner, address)) {
-            return Some(*seat);
-        }
-        let used = |seat: &u32| self.homes.contains_key(seat) || self.unclaimed.contains_key(seat);
-        let seat = (0..SEATS).find(|seat| !used(seat))?;
-        self.seats.insert((owner, address), seat);
-        Some(seat)
-    }
-
-    /// Lets members that are in no group get no new connections.
-    fn close_unused(&mut self) -> Result<(), BpfError> {
-        for (seat, home) in &mut self.homes {
-            if !home.is_used && home.terms.room != 0 {
-                home.terms.room = 0;
-                self.forwarder.set_terms(*seat, &home.terms)?;
-            }
+        if self
+            .groups
+            .get(name)
+            .is_none_or(|(_, known)| known != terms)
+        {
+            self.forwarder.set_group(number, terms)?;
         }
         Ok(())
     }
@@ -419,7 +379,10 @@ impl Engine {
         let limit = idle.unwrap_or(IDLE);
         let now_ns = monotonic_nanos();
         let linger = kernel::choose_linger(0, 1);
-        let left = self.forwarder.end_other_layouts(now_ns, limit, linger)?;
+        let ended = self.forwarder.end_other_layouts(now_ns, limit, linger);
+        let Some(left) = self.errors.take(EntryKind::Layout, ended)? else {
+            return Ok(());
+        };
         if left != self.left_before {
             info!("{left} connections continue in the program of an earlier version");
             self.left_before = left;
@@ -440,6 +403,7 @@ impl Engine {
         status.session_table_size = self.forwarder.read_udp_capacity().unwrap_or(0);
         status.lost_records = self.records.count_lost();
         status.proxied.clone_from(self.obstacles.list_reasons());
+        status.entry_errors = self.errors.describe();
         let count = |rule| count_rule(&self.forwarder, rule);
         status.rule_counts = rules.iter().map(count).collect();
         if let Ok(outcomes) = self.forwarder.read_outcomes() {

@@ -65,6 +65,7 @@ mod tests {
         let reason = TcReason::OtherFilter(7);
         interfaces.set_states(&BTreeMap::from([(loopback, Some(reason)), (90_000, None)]));
         assert_eq!(interfaces.count(), 2);
+        assert_eq!(name_interface(90_000), "90000", "gone");
         let filters = interfaces.describe_filters();
         let shown: Vec<_> = filters
             .iter()

@@ -18,6 +18,8 @@ mod engine;
 #[path = "no_engine.rs"]
 mod engine;
 #[cfg(feature = "bpf")]
+mod failures;
+#[cfg(feature = "bpf")]
 mod group_numbers;
 #[cfg(feature = "bpf")]
 mod home;
@@ -25,6 +27,8 @@ mod home;
 mod interfaces;
 #[cfg(feature = "bpf")]
 mod limits;
+#[cfg(feature = "bpf")]
+mod listeners;
 #[cfg(feature = "bpf")]
 mod nat;
 #[cfg(feature = "bpf")]
@@ -38,6 +42,8 @@ mod requests;
 mod rows;
 #[cfg(feature = "bpf")]
 mod rule_counts;
+#[cfg(feature = "bpf")]
+mod seats;
 mod status;
 mod subsystem;
 #[cfg(feature = "bpf")]

@@ -9,6 +9,7 @@ use evenkeel_config::ReturnPath;
 use evenkeel_kernel::bpf::BpfError;
 use evenkeel_kernel::forward::{self as kernel, Connection, Forwarder, NatPorts};
 
+use crate::failures::{EntryErrors, EntryKind};
 use crate::plan::PlannedRule;
 
 /// State of full NAT.
@@ -45,7 +46,7 @@ impl Nat {
     /// Writes the address of the balancer that each member sees, where it is not known or, if `is_due`, has changed.
     pub(crate) fn write_addresses(
         &mut self,
-        forwarder: &Forwarder,
+        (forwarder, errors): (&Forwarder, &mut EntryErrors),
         members: impl Iterator<Item = (u32, SocketAddr)>,
         is_due: bool,
     ) -> Result<(), BpfError> {
@@ -60,7 +61,12 @@ impl Nat {
             // Without a route the proxy serves.
             let source = kernel::find_source(member).unwrap_or(Ipv6Addr::UNSPECIFIED.into());
             if known.map(|(_, source)| source) != Some(source) {
-                forwarder.set_nat_address(seat, source)?;
+                let written = forwarder.set_nat_address(seat, source);
+                if errors.take(EntryKind::Member, written)?.is_none() {
+                    // The next round tries again.
+                    self.addresses.remove(&seat);
+                    continue;
+                }
             }
             self.addresses.insert(seat, (member, source));
         }

@@ -61,12 +61,17 @@ impl Obstacles {
         let Some(reason) = reason else {
             return true;
         };
+        self.refuse(rule, reason);
+        false
+    }
+
+    /// Lets the proxy serve a rule in this round, for this reason.
+    pub(crate) fn refuse(&mut self, rule: &PlannedRule, reason: String) {
         let name = rule.name.to_string();
         if self.reasons_before.get(&name) != Some(&reason) {
             warn!(rule = name, "the proxy serves the rule: {reason}");
         }
         self.reasons.insert(name, reason);
-        false
     }
 
     /// Ends a round: all rules were asked for.

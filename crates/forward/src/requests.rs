@@ -9,6 +9,7 @@ use evenkeel_core::time::Instant;
 use evenkeel_kernel::bpf::BpfError;
 use evenkeel_kernel::forward::{Awaited, Forwarder, RequestCounts};
 
+use crate::failures::{EntryErrors, EntryKind};
 use crate::home::Home;
 use crate::rule_counts::describe_member;
 use crate::status::ForwardedMember;
@@ -116,7 +117,7 @@ impl Requests {
     /// Learns from the requests since the last round. `now_ns` is the time by the machine's clock.
     pub(crate) fn learn(
         &mut self,
-        forwarder: &Forwarder,
+        (forwarder, errors): (&Forwarder, &mut EntryErrors),
         homes: &Homes,
         (now, now_ns): (Instant, u64),
     ) -> Result<(), BpfError> {
@@ -128,7 +129,8 @@ impl Requests {
             if home.tickets == 0 && !self.members.contains_key(&seat) {
                 continue;
             }
-            let counts = forwarder.read_counts(seat)?;
+            let counts = errors.take(EntryKind::Member, forwarder.read_counts(seat))?;
+            let Some(counts) = counts else { continue };
             let (requests, first_answers) = (counts.requests, counts.answers.0);
             let member = self.members.entry(seat).or_default();
             let known = member.known.replace((requests, first_answers));

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use evenkeel_manager::status::InterfaceStatus;
+use evenkeel_manager::status::{EntryErrorStatus, InterfaceStatus};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -19,6 +19,9 @@ pub struct ForwardStatus {
     pub reason: Option<String>,
     /// Rules that the proxy serves while the kernel forwards for others, with the reasons.
     pub proxied: BTreeMap<String, String>,
+    /// Errors of the kernel for single entries, which have left everything else alone.
+    #[serde(default)]
+    pub entry_errors: EntryErrorStatus,
     /// Number of interfaces with the program.
     pub interfaces: usize,
     /// Interfaces where the program is a filter of tc, and not at tcx, with the reasons.

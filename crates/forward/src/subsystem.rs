@@ -339,6 +339,9 @@ impl Subsystem for Forwarding {
         let own = self.inner.status.lock();
         status.xdp_interfaces.clone_from(&own.xdp_interfaces);
         status.tc_interfaces.clone_from(&own.tc_interfaces);
+        if own.entry_errors.last.is_some() {
+            status.forward_errors = Some(own.entry_errors.clone());
+        }
         for rule in &mut status.rules {
             if own.rules.contains(&rule.name) {
                 let reason = own.reason.as_ref().or(own.proxied.get(&rule.name));
@@ -373,6 +376,14 @@ impl Subsystem for Forwarding {
             "Connections of the kernel that have ended without a record in the access log.",
         );
         out.add_sample(&[], status.lost_records as f64);
+        out.begin_family(
+            "evenkeel_forward_entry_errors_total",
+            Type::Counter,
+            "Errors of the kernel for single entries, which leave everything else alone, by kind of entry.",
+        );
+        for (entry, count) in &status.entry_errors.counts {
+            out.add_sample(&[("entry", entry)], *count as f64);
+        }
         copy_status::write_families(out, status.copies.as_ref());
         let mut rule_family = |name, kind, help, read: fn(&ForwardedRule) -> u64| {
             out.begin_family(name, kind, help);

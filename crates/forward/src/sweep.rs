@@ -8,6 +8,7 @@ use evenkeel_kernel::forward::{self as kernel, Connection, UdpSession};
 use evenkeel_net::clock::monotonic_nanos;
 
 use crate::engine::{Engine, IDLE};
+use crate::failures::EntryKind;
 use crate::limits::find_limit;
 use crate::plan::PlannedRule;
 use crate::records::Records;
@@ -27,12 +28,12 @@ impl Engine {
         let over = self.look_at_connections(rules, now_ns)?;
         self.remove_connections(&over, now_ns)?;
         let (tickets, records) = (&mut self.tickets, &mut self.records);
-        let (nat, copies) = (&mut self.nat, &mut self.copies);
+        let parts = (&mut self.nat, &mut self.copies, &mut self.errors);
         self.sessions
-            .sweep(&self.forwarder, rules, (nat, copies), |session| {
+            .sweep(&self.forwarder, rules, parts, |session| {
                 note_session(session, tickets, records);
             })?;
-        if let Some(copies) = copies {
+        if let Some(copies) = &mut self.copies {
             copies.end_sweep(|| kernel::list_addresses().unwrap_or_default());
         }
         for (key, seat) in self.tickets.take_unknown() {
@@ -87,7 +88,8 @@ impl Engine {
         Ok(over)
     }
 
-    /// Removes connections, and notes those of which a packet has come since the look.
+    /// Removes connections, and notes those of which a packet has come since the look, and those that the kernel does not
+    /// remove: the next sweep finds them again.
     fn remove_connections(&mut self, over: &[Connection], now_ns: u64) -> Result<(), BpfError> {
         let copies = &mut self.copies;
         let (tickets, records) = (&mut self.tickets, &mut self.records);
@@ -100,31 +102,41 @@ impl Engine {
             }
         }
         self.connections -= over.len();
-        self.forwarder.remove_connections(over, |connection| {
+        let removed = self.forwarder.remove_connections(over, |connection| {
             self.connections += 1;
             note_connection(connection, now_ns, tickets, records);
             if let Some(copies) = copies {
                 copies.note_packet(&connection.pair);
             }
-        })
+        });
+        self.errors.take(EntryKind::Connection, removed)?;
+        Ok(())
     }
 
-    /// Corrects counts that differ from the table by the same number twice, and frees seats of members that are gone.
+    /// Corrects counts that differ from the table by the same number twice, and frees seats of members that are gone. The
+    /// next sweep tries again what the kernel refuses.
     fn correct_counts(&mut self) -> Result<(), BpfError> {
         let open = self.tickets.open();
         let mut free = Vec::new();
         for (seat, home) in &mut self.homes {
-            let counts = self.forwarder.read_counts(*seat)?;
+            let counts = self.forwarder.read_counts(*seat);
+            let Some(counts) = self.errors.take(EntryKind::Member, counts)? else {
+                continue;
+            };
             let there = open.get(seat).copied().unwrap_or(0);
             let drift = counts.in_flight - there;
             let awaited = self.tickets.count_awaited(*seat);
             let counted = counts.requests.awaited;
-            self.requests
-                .compare(&self.forwarder, *seat, counted, awaited)?;
+            let compared = self
+                .requests
+                .compare(&self.forwarder, *seat, counted, awaited);
+            self.errors.take(EntryKind::Member, compared)?;
             if drift != 0 && drift == home.drift {
                 let by = i32::try_from(-drift).unwrap_or(0);
-                self.forwarder.correct_count(*seat, by)?;
-                home.drift = 0;
+                let corrected = self.forwarder.correct_count(*seat, by);
+                if self.errors.take(EntryKind::Member, corrected)?.is_some() {
+                    home.drift = 0;
+                }
             } else {
                 home.drift = drift;
             }
@@ -136,7 +148,10 @@ impl Engine {
         let unclaimed = self.unclaimed.keys().copied();
         free.extend(unclaimed.filter(|seat| !open.contains_key(seat)));
         for seat in free {
-            self.forwarder.set_terms(seat, &free_terms())?;
+            let freed = self.forwarder.set_terms(seat, &free_terms());
+            if self.errors.take(EntryKind::Member, freed)?.is_none() {
+                continue;
+            }
             let home = self.homes.remove(&seat).map(|home| home.terms);
             if let Some(terms) = home.or_else(|| self.unclaimed.remove(&seat)) {
                 self.seats.remove(&(terms.owner, terms.address));

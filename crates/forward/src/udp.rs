@@ -12,6 +12,7 @@ use evenkeel_net::clock::monotonic_nanos;
 use evenkeel_proxy::udp::client_sessions::{ClientSessions, FollowedSessions, SessionKey};
 
 use crate::copies::Copies;
+use crate::failures::{EntryErrors, EntryKind};
 use crate::nat::Nat;
 use crate::plan::{PlannedRule, UdpTerms};
 
@@ -172,9 +173,9 @@ impl Sessions {
         forwarder: &Forwarder,
         listeners: Vec<UdpListener>,
     ) -> Result<(), BpfError> {
-        forwarder.set_udp_listeners(&listeners)?;
+        let written = forwarder.set_udp_listeners(&listeners);
         self.listeners = Some(listeners);
-        Ok(())
+        written
     }
 
     /// Removes sessions that are over, and calls `note` with each open one. Lets the kernel have the clients again with whose
@@ -183,7 +184,7 @@ impl Sessions {
         &mut self,
         forwarder: &Forwarder,
         rules: &[PlannedRule],
-        (nat, copies): (&mut Nat, &mut Option<Copies>),
+        (nat, copies, errors): (&mut Nat, &mut Option<Copies>, &mut EntryErrors),
         mut note: impl FnMut(&UdpSession),
     ) -> Result<(), BpfError> {
         let no_rule = rules.iter().all(|rule| rule.udp.is_none()) && copies.is_none();
@@ -224,7 +225,8 @@ impl Sessions {
             }
         })?;
         for (session, end) in over {
-            if forwarder.remove_udp_session(&session, end)? {
+            let removed = forwarder.remove_udp_session(&session, end);
+            if errors.take(EntryKind::Session, removed)? == Some(true) {
                 count -= 1;
             } else if session.is_open() {
                 note(&session);
@@ -234,7 +236,8 @@ impl Sessions {
         // Sessions of a rule that is gone may have left ids.
         let is_quic = |rule: &PlannedRule| rule.udp.is_some_and(|terms| terms.is_quic);
         if self.connection_ids > 0 || rules.iter().any(is_quic) {
-            self.connection_ids = forwarder.sweep_connection_ids()?;
+            let left = errors.take(EntryKind::ConnectionId, forwarder.sweep_connection_ids())?;
+            self.connection_ids = left.unwrap_or(self.connection_ids);
         }
         let kept = self.release_clients(forwarder, now_ns)?;
         self.is_unused = may_rest && self.count + self.connection_ids + kept == 0;

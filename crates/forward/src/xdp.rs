@@ -5,6 +5,8 @@ use evenkeel_kernel::forward::{Forwarder, XdpStates};
 use evenkeel_manager::status::InterfaceStatus;
 use tracing::{info, warn};
 
+use crate::failures::{EntryErrors, EntryKind};
+
 /// Interfaces that were asked for, with what has become of them.
 #[derive(Debug, Default)]
 pub(crate) struct XdpInterfaces {
@@ -21,8 +23,14 @@ impl XdpInterfaces {
     }
 
     /// Puts the program on the interfaces, and says what has changed.
-    pub(crate) fn attach(&mut self, forwarder: &mut Forwarder) -> Result<(), BpfError> {
-        let states = forwarder.attach_xdp(&self.names)?;
+    pub(crate) fn attach(
+        &mut self,
+        forwarder: &mut Forwarder,
+        errors: &mut EntryErrors,
+    ) -> Result<(), BpfError> {
+        let (states, attached) = forwarder.attach_xdp(&self.names);
+        // Where XDP does not forward, the program of tc does.
+        errors.take(EntryKind::Interface, attached)?;
         for (name, reason) in &states {
             if self.states.get(name) == Some(reason) {
                 continue;

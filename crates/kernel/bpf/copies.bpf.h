@@ -159,8 +159,7 @@ int evk_copy(struct evk_copy_order *order)
 		}
 		/* The client has used the port again. */
 		fill_pair(&pair, old);
-		bpf_map_delete_elem(&evk_connections, &client);
-		free_port(&pair);
+		delete_entry(&client, &pair);
 	}
 	fill_pair(&pair, &next);
 	if (next.source_port) {
@@ -205,7 +204,6 @@ int evk_end_copy(struct evk_copy_order *order)
 	}
 	struct evk_nat_pair pair;
 	fill_pair(&pair, copy);
-	bpf_map_delete_elem(&evk_connections, &client);
-	free_port(&pair);
+	delete_entry(&client, &pair);
 	return ENDED_COPY;
 }

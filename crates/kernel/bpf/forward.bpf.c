@@ -837,6 +837,14 @@ static __always_inline void free_port(const struct evk_nat_pair *pair)
 		bpf_map_delete_elem(&evk_nat_pairs, pair);
 }
 
+/* Deletes a client's entry, and frees the port of the entry. Only who deletes the entry frees the port: another CPU may have
+ * done both, and another connection may have the port since. */
+static __always_inline void delete_entry(const struct evk_address *client, const struct evk_nat_pair *pair)
+{
+	if (!bpf_map_delete_elem(&evk_connections, client))
+		free_port(pair);
+}
+
 /* Takes a port towards the draft's member: of those that are free, nearly the one that was free for longest. Returns an
  * outcome if there is none. */
 __attribute__((noinline)) int evk_take_port(__u32 first, __u32 ports)
@@ -1217,14 +1225,14 @@ static __always_inline int keep_syn(struct __sk_buff *skb, const struct headers 
 	return 0;
 }
 
-/* Deletes the entry of a client's connection that is over: the port is used again. `old`: 0 without an entry. */
-static __always_inline void clear_closed(const struct evk_address *client, const struct evk_connection *old,
-					 struct evk_draft *draft)
+/* Deletes the entry of a client's connection that is over: the port is used again. The entry is looked up anew: since the
+ * packet's look-up another CPU may have deleted the entry, and another entry may have the memory. */
+static __always_inline void clear_closed(const struct evk_address *client, struct evk_draft *draft)
 {
+	const struct evk_connection *old = bpf_map_lookup_elem(&evk_connections, client);
 	if (old && old->flags & CLOSED) {
 		fill_pair(&draft->old, old);
-		bpf_map_delete_elem(&evk_connections, client);
-		free_port(&draft->old);
+		delete_entry(client, &draft->old);
 	}
 }
 
@@ -1300,10 +1308,10 @@ static __always_inline int send_to_member(struct __sk_buff *skb, const struct bp
 		    has_nat ? connection->shift : 0);
 }
 
-/* Begins a connection with a client's packet. `listener` and `old`: the listener and the entry of the client, if they are
- * known. */
+/* Begins a connection with a client's packet. `listener`: the listener, if it is known; `has_entry`: the client had an
+ * entry. */
 static __always_inline int begin(struct __sk_buff *skb, const struct headers *head, const struct evk_address *client,
-				 struct evk_listener *listener, const struct evk_connection *old, __u64 now)
+				 struct evk_listener *listener, int has_entry, __u64 now)
 {
 	struct evk_draft *draft = find_draft();
 	if (!listener)
@@ -1319,7 +1327,8 @@ static __always_inline int begin(struct __sk_buff *skb, const struct headers *he
 	draft->connection.listener = head->to.ip;
 	draft->connection.listener_port = head->to.port;
 	struct bpf_fib_lookup fib;
-	clear_closed(client, old, draft);
+	if (has_entry)
+		clear_closed(client, draft);
 	int outcome = prepare(skb, client, listener, draft, &fib, now);
 	if (outcome)
 		return pass(outcome);
@@ -1998,7 +2007,7 @@ static __attribute__((noinline)) int forward_tcp(struct __sk_buff *skb, int is6)
 	struct evk_connection *connection = found.connection;
 	/* The client may use the port of a connection that is over again. */
 	if (!connection || (found.is_of_client && begins && connection->flags & CLOSED))
-		return begins ? begin(skb, &head, &head.from, found.listener, found.entry, bpf_ktime_get_ns()) :
+		return begins ? begin(skb, &head, &head.from, found.listener, !!found.entry, bpf_ktime_get_ns()) :
 				forward_by_row(skb, &head.from, &head.to, 0);
 	__u64 now = is_in_middle(connection, &head, found.is_of_client) ? 0 : bpf_ktime_get_ns();
 	if (found.is_of_client)
@@ -2124,8 +2133,7 @@ __attribute__((noinline)) int evk_remove_one(__u32 number)
 	/* Not in the draft: a packet may come meanwhile. */
 	struct evk_nat_pair pair;
 	fill_pair(&pair, connection);
-	bpf_map_delete_elem(&evk_connections, &client);
-	free_port(&pair);
+	delete_entry(&client, &pair);
 	return 1;
 }
 

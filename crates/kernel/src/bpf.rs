@@ -69,6 +69,39 @@ pub enum BpfError {
     File(String),
 }
 
+impl BpfError {
+    /// True if the error is of a single entry or file, so that everything else can go on. Missing rights and lost maps are
+    /// errors of everything.
+    pub fn is_of_entry(&self) -> bool {
+        matches!(self, BpfError::Refused(..) | BpfError::File(_))
+    }
+}
+
+/// Error of a call that handles many entries, and goes on after the error of one: the first error, or the first that is not
+/// of an entry.
+#[derive(Debug, Default)]
+pub(crate) struct FirstError(Option<BpfError>);
+
+impl FirstError {
+    /// Keeps the error of a result. Returns the value, and `None` after an error.
+    pub(crate) fn keep<T>(&mut self, result: Result<T, BpfError>) -> Option<T> {
+        let error = match result {
+            Ok(value) => return Some(value),
+            Err(error) => error,
+        };
+        let is_worse = |first: &BpfError| first.is_of_entry() && !error.is_of_entry();
+        if self.0.as_ref().is_none_or(is_worse) {
+            self.0 = Some(error);
+        }
+        None
+    }
+
+    /// Returns the error, if there was one.
+    pub(crate) fn finish(self) -> Result<(), BpfError> {
+        self.0.map_or(Ok(()), Err)
+    }
+}
+
 const BTF: &str = "/sys/kernel/btf/vmlinux";
 const AGENT: &str = "`evenkeel agent` reports the load of any machine";
 
@@ -362,5 +395,30 @@ mod tests {
             );
         }
         assert!(!is_made_for(Some(1), Some(1), None));
+    }
+
+    #[test]
+    fn errors_of_everything_come_before_errors_of_entries() {
+        let refused = |text: &str| BpfError::Refused("write a BPF map", text.into());
+        let mut failure = FirstError::default();
+        assert_eq!(failure.keep(Ok(7)), Some(7));
+        failure.finish().unwrap();
+        let mut failure = FirstError::default();
+        for error in [refused("first"), refused("second")] {
+            assert_eq!(failure.keep(Err::<(), _>(error)), None);
+        }
+        let kept = FirstError(failure.0.take()).finish().unwrap_err();
+        assert!(kept.is_of_entry() && kept.to_string().contains("first"));
+        let others = [
+            refused("first"),
+            BpfError::Rights("write a BPF map"),
+            BpfError::Lost("a BPF map is missing"),
+            BpfError::File("cannot remove it".into()),
+        ];
+        for error in others {
+            failure.keep(Err::<(), _>(error));
+        }
+        let kept = failure.finish().unwrap_err();
+        assert!(matches!(kept, BpfError::Rights(_)), "{kept}");
     }
 }

@@ -132,11 +132,7 @@ impl Manager {
                 })
                 .collect(),
             locations: location_statuses(state, &alerted, now),
-            negotiator: Vec::new(),
-            clusters: Vec::new(),
-            limits: None,
-            xdp_interfaces: Vec::new(),
-            tc_interfaces: Vec::new(),
+            ..Status::default()
         };
         drop(owned);
         self.subsystems().status(&mut status);

@@ -22,7 +22,7 @@ use crate::inputs::{AdminState, AlertSetting};
 pub type Word = Cow<'static, str>;
 
 /// Status of everything at one moment.
-#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct Status {
     /// Number of this process's configuration that is running, from 1; 0 is none yet.
     pub generation: u64,
@@ -49,6 +49,9 @@ pub struct Status {
     /// Network interfaces at which a filter of tc forwards, and no program at tcx, with the reasons.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tc_interfaces: Vec<InterfaceStatus>,
+    /// Errors of the kernel for single entries of forwarding; missing if there were none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub forward_errors: Option<EntryErrorStatus>,
     /// Shares of open files and memory; `null` if nobody listens for rules.
     #[serde(default)]
     pub limits: Option<LimitsStatus>,
@@ -63,6 +66,15 @@ pub struct InterfaceStatus {
     pub program: String,
     /// Reason why tc forwards there.
     pub reason: Option<String>,
+}
+
+/// Errors of the kernel for single entries of forwarding.
+#[derive(Clone, Debug, Default, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
+pub struct EntryErrorStatus {
+    /// Numbers of errors by kind of entry.
+    pub counts: BTreeMap<String, u64>,
+    /// Last error; `null` without one.
+    pub last: Option<String>,
 }
 
 /// Resources that the process may use, and those that are kept back.

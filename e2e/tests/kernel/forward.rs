@@ -4,6 +4,7 @@
 
 mod copies;
 mod direct;
+mod errors;
 mod iperf;
 mod nat;
 mod quic;

@@ -108,17 +108,11 @@ fn status() -> Status {
         loads: Vec::new(),
     });
     Status {
-        xdp_interfaces: Vec::new(),
-        tc_interfaces: Vec::new(),
         generation: 7,
-        last_reload: None,
-        needs_restart: Vec::new(),
         rules: rules.collect(),
         locations: locations.collect(),
         groups,
-        negotiator: Vec::new(),
-        clusters: Vec::new(),
-        limits: None,
+        ..Status::default()
     }
 }
 

@@ -12,10 +12,11 @@ use evenkeel_net::clock::monotonic_nanos;
 use evenkeel_net::random_bytes;
 use evenkeel_wire::connection_copies::{ConnectionCopy, ConnectionEnd, CopyMessage};
 
-use super::received::{CopyKey, CopyOutcome, read_copy};
+use super::received::{CopyKey, read_copy};
 use super::rules::Rules;
 use super::{Copies, MAX_LATE_ENDS, MOVED};
 use crate::engine::Engine;
+use crate::failures::EntryKind;
 use crate::plan::PlannedRule;
 use crate::tickets::Key;
 
@@ -70,7 +71,7 @@ impl Engine {
         let session_room = of_sessions - of_sessions / FREE_PART;
         for (from, body) in bodies {
             match CopyMessage::decode(&body) {
-                None => copies.received.count(CopyOutcome::Malformed),
+                None => copies.received.count(CopyResult::Malformed),
                 Some(CopyMessage::Request { session }) => copies.note_request(from, session, now),
                 Some(CopyMessage::RoundEnd { round }) => copies.received.note_round(from, round),
                 Some(CopyMessage::Ends(ends)) => {
@@ -84,16 +85,16 @@ impl Engine {
                         let key = CopyKey::Connection(copy.client);
                         let is_full = !copies.received.has_copy(&key)
                             && self.connections + copies.received.count_written().0 >= room;
-                        let outcome = self.take_copy(&copy, &rules, is_full)?;
-                        copies.received.count(outcome);
-                        if outcome == CopyOutcome::Yielded {
+                        let result = self.take_copy(&copy, &rules, is_full)?;
+                        copies.received.count(result);
+                        if result == CopyResult::Yielded {
                             let pair = Pair {
                                 member: copy.member,
                                 client: copy.client,
                             };
                             copies.untold_ends.insert(pair, copies.now_ns);
                         }
-                        if outcome.is_kept() {
+                        if result.is_kept() {
                             copies.received.note_copy(key, from, round);
                         }
                     }
@@ -137,9 +138,9 @@ impl Engine {
         }
     }
 
-    /// Ends a connection that has ended at another balancer.
+    /// Ends a connection that has ended at another balancer. If the kernel refuses, the end is late.
     fn end_copy(
-        &self,
+        &mut self,
         copies: &mut Copies,
         end: &ConnectionEnd,
         ended: Instant,
@@ -147,17 +148,17 @@ impl Engine {
     ) -> Result<(), BpfError> {
         let result = self
             .forwarder
-            .end_copy(end.client, end.listener, end.member)?;
-        match result {
-            CopyEnd::Ended => {
+            .end_copy(end.client, end.listener, end.member);
+        match self.errors.take(EntryKind::Copy, result)? {
+            Some(CopyEnd::Ended) => {
                 let pair = Pair {
                     member: end.member,
                     client: end.client,
                 };
                 copies.untold_ends.insert(pair, copies.now_ns);
             }
-            // The address has moved just now, or the client has begun another connection.
-            CopyEnd::Fresh if !is_late && copies.late_ends.len() < MAX_LATE_ENDS => {
+            // The address has moved just now, the client has begun another connection, or the kernel has refused.
+            Some(CopyEnd::Fresh) | None if !is_late && copies.late_ends.len() < MAX_LATE_ENDS => {
                 copies.late_ends.push_back((*end, ended));
             }
             _ => {}
@@ -166,7 +167,7 @@ impl Engine {
     }
 
     /// Ends connections that have ended at another balancer a while ago.
-    fn take_late_ends(&self, copies: &mut Copies, now: Instant) -> Result<(), BpfError> {
+    fn take_late_ends(&mut self, copies: &mut Copies, now: Instant) -> Result<(), BpfError> {
         while let Some((end, ended)) = copies.late_ends.front().copied()
             && now.since(ended) >= MOVED
         {
@@ -185,25 +186,26 @@ impl Engine {
 
     /// Writes a copy into the table, if a rule and a member of this balancer are the connection's.
     fn take_copy(
-        &self,
+        &mut self,
         copy: &ConnectionCopy,
         rules: &Rules,
         is_full: bool,
-    ) -> Result<CopyOutcome, BpfError> {
+    ) -> Result<CopyResult, BpfError> {
         let Some((owner, path)) = rules.connections.get(&copy.listener) else {
-            return Ok(CopyOutcome::NoListener);
+            return Ok(CopyResult::NoListener);
         };
         if !is_on_path(copy, *path) {
-            return Ok(CopyOutcome::OtherPath);
+            return Ok(CopyResult::OtherPath);
         }
         let Some(seat) = self.find_used_seat(*owner, copy.member) else {
-            return Ok(CopyOutcome::NoMember);
+            return Ok(CopyResult::NoMember);
         };
         if is_full {
-            return Ok(CopyOutcome::Full);
+            return Ok(CopyResult::Full);
         }
         let copy = read_copy(copy, seat, monotonic_nanos());
-        let result: CopyResult = self.forwarder.write_copy(&copy)?;
-        Ok(result.into())
+        let written = self.forwarder.write_copy(&copy);
+        let result = self.errors.take(EntryKind::Copy, written)?;
+        Ok(result.unwrap_or(CopyResult::Failed))
     }
 }

@@ -12,8 +12,9 @@ const MISSED_ROUNDS: u64 = 2;
 /// Rounds by which a message may be late, and no more.
 const LATE_ROUNDS: u64 = 100;
 
-/// Results of copies by their names in metrics, in the order of [`CopyOutcome`].
-const NAMES: [&str; 10] = [
+/// Results of copies by their names in metrics, in the order of [`CopyResult`].
+const NAMES: [&str; 11] = [
+    "failed",
     "written",
     "updated",
     "yielded",
@@ -25,48 +26,6 @@ const NAMES: [&str; 10] = [
     "other_path",
     "malformed",
 ];
-
-/// Result of a copy, or of a message.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum CopyOutcome {
-    Written,
-    Updated,
-    Yielded,
-    Own,
-    Full,
-    Port,
-    /// No rule of this balancer that the kernel forwards listens at the address.
-    NoListener,
-    /// The rule's group has no such member.
-    NoMember,
-    /// The rule has another `return_path` here.
-    OtherPath,
-    /// The message is none.
-    Malformed,
-}
-
-impl CopyOutcome {
-    /// True if the copy is in the table.
-    pub(super) fn is_kept(self) -> bool {
-        matches!(
-            self,
-            CopyOutcome::Written | CopyOutcome::Updated | CopyOutcome::Yielded
-        )
-    }
-}
-
-impl From<CopyResult> for CopyOutcome {
-    fn from(result: CopyResult) -> Self {
-        match result {
-            CopyResult::Written => CopyOutcome::Written,
-            CopyResult::Updated => CopyOutcome::Updated,
-            CopyResult::Yielded => CopyOutcome::Yielded,
-            CopyResult::Own => CopyOutcome::Own,
-            CopyResult::Full => CopyOutcome::Full,
-            CopyResult::Port => CopyOutcome::Port,
-        }
-    }
-}
 
 /// Key of a copy in the tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -99,8 +58,8 @@ pub(super) struct Received {
 
 impl Received {
     /// Counts the result of a copy, or of a message.
-    pub(super) fn count(&mut self, outcome: CopyOutcome) {
-        if let Some(count) = self.counts.get_mut(outcome as usize) {
+    pub(super) fn count(&mut self, result: CopyResult) {
+        if let Some(count) = self.counts.get_mut(result as usize) {
             *count += 1;
         }
     }

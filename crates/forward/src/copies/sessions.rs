@@ -8,15 +8,16 @@ use std::time::Duration;
 
 use evenkeel_config::ReturnPath;
 use evenkeel_kernel::bpf::BpfError;
-use evenkeel_kernel::forward::{UdpClient, UdpSession};
+use evenkeel_kernel::forward::{CopyResult, UdpClient, UdpSession};
 use evenkeel_net::clock::monotonic_nanos;
 use evenkeel_wire::connection_copies::SessionCopy;
 
 use super::Copies;
 use super::outbox::Item;
-use super::received::{CopyKey, CopyOutcome, read_session};
+use super::received::{CopyKey, read_session};
 use super::rules::Rules;
 use crate::engine::Engine;
+use crate::failures::EntryKind;
 
 /// Time between the first and the last datagram from which on a session is copied.
 const SPAN: Duration = Duration::from_secs(5);
@@ -55,7 +56,7 @@ impl Copies {
 impl Engine {
     /// Writes copies of a balancer's sessions into the tables. Copies find no room where `room` sessions are.
     pub(super) fn take_sessions(
-        &self,
+        &mut self,
         copies: &mut Copies,
         rules: &Rules,
         (from, round): (SocketAddr, u64),
@@ -70,9 +71,9 @@ impl Engine {
             // What is in the table needs no further place.
             let count = self.sessions.count() + copies.received.count_written().1;
             let is_full = !copies.received.has_copy(&key) && count >= room;
-            let outcome = self.take_session(copy, rules, is_full)?;
-            copies.received.count(outcome);
-            if outcome.is_kept() {
+            let result = self.take_session(copy, rules, is_full)?;
+            copies.received.count(result);
+            if result.is_kept() {
                 copies.received.note_copy(key, from, round);
             }
         }
@@ -80,13 +81,13 @@ impl Engine {
     }
 
     fn take_session(
-        &self,
+        &mut self,
         copy: &SessionCopy,
         rules: &Rules,
         is_full: bool,
-    ) -> Result<CopyOutcome, BpfError> {
+    ) -> Result<CopyResult, BpfError> {
         let Some((owner, path)) = rules.sessions.get(&copy.listener) else {
-            return Ok(CopyOutcome::NoListener);
+            return Ok(CopyResult::NoListener);
         };
         let is_on_path = match path {
             ReturnPath::Route => copy.source.is_none(),
@@ -95,15 +96,17 @@ impl Engine {
             ReturnPath::Direct | ReturnPath::Tunnel => false,
         };
         if !is_on_path {
-            return Ok(CopyOutcome::OtherPath);
+            return Ok(CopyResult::OtherPath);
         }
         let Some(seat) = self.find_used_seat(*owner, copy.member) else {
-            return Ok(CopyOutcome::NoMember);
+            return Ok(CopyResult::NoMember);
         };
         if is_full {
-            return Ok(CopyOutcome::Full);
+            return Ok(CopyResult::Full);
         }
         let copy = read_session(copy, seat, monotonic_nanos());
-        Ok(self.forwarder.write_udp_copy(&copy)?.into())
+        let written = self.forwarder.write_udp_copy(&copy);
+        let result = self.errors.take(EntryKind::Copy, written)?;
+        Ok(result.unwrap_or(CopyResult::Failed))
     }
 }

@@ -1,9 +1,9 @@
-use evenkeel_kernel::forward::TableCopy;
+use evenkeel_kernel::forward::{CopyResult, TableCopy};
 use evenkeel_manager::copy_queues::MAX_BODY;
 use evenkeel_wire::connection_copies::ConnectionCopy;
 
 use super::outbox::{ENTRIES_PER_SECOND, Item, Outbox};
-use super::received::{CopyOutcome, Received, read_copy};
+use super::received::{Received, read_copy};
 use super::rounds::Rounds;
 use super::*;
 
@@ -187,11 +187,22 @@ fn copies_that_two_rounds_do_not_name_are_over() {
     received.end_sweep();
     received.note_round(from, 99);
     assert!(!received.is_over(client));
-    received.count(CopyOutcome::NoListener);
-    received.count(CopyOutcome::Malformed);
+    for result in [
+        CopyResult::Failed,
+        CopyResult::Failed,
+        CopyResult::Port,
+        CopyResult::NoListener,
+        CopyResult::Malformed,
+    ] {
+        received.count(result);
+    }
     let counts = received.list_counts();
-    assert_eq!(
-        (counts["no_listener"], counts["malformed"], counts["full"]),
-        (1, 1, 0)
-    );
+    for (name, count) in &counts {
+        let expected = match name.as_str() {
+            "failed" => 2,
+            "port" | "no_listener" | "malformed" => 1,
+            _ => 0,
+        };
+        assert_eq!(*count, expected, "{name}");
+    }
 }

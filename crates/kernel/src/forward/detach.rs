@@ -8,11 +8,11 @@ use std::time::Duration;
 
 use libbpf_rs::query::ProgInfoIter;
 use libbpf_rs::{TC_INGRESS, TcHook, TcHookBuilder};
-use nix::net::if_::{if_indextoname, if_nameindex};
+use nix::net::if_::if_nameindex;
 
 use super::place::{HANDLE, Place, lock};
 use super::tcx::{self, PROGRAM};
-use super::xdp;
+use super::xdp::{self, find_interface_name};
 use crate::bpf::{self, BpfError, failed_to};
 
 /// Most layouts whose filters are looked for: newer versions than this one may have left a filter, too.
@@ -252,12 +252,6 @@ impl Detachment {
         }
         Ok(found)
     }
-}
-
-/// Returns the name of an interface; `None` if it is gone.
-pub fn find_interface_name(interface: u32) -> Option<String> {
-    let name = if_indextoname(interface).ok()?;
-    Some(name.to_string_lossy().into_owned())
 }
 
 /// Says who holds the maps of a place.

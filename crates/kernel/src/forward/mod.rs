@@ -9,6 +9,7 @@ mod counts;
 mod detach;
 mod hints;
 mod layout;
+mod listeners;
 mod nat;
 mod outcomes;
 mod place;
@@ -46,8 +47,7 @@ use nix::ifaddrs::getifaddrs;
 use nix::net::if_::InterfaceFlags;
 
 pub use self::counts::Counts;
-pub use self::detach::{Detachment, Removed, find_interface_name};
-use self::hints::write_hints;
+pub use self::detach::{Detachment, Removed};
 use self::layout::{Age, SourceLimit};
 use self::layout::{CONNECTIONS_PER_SESSION, UDP_PINNED, UDP_SIZED};
 pub use self::nat::{find_nat_ports, find_source};
@@ -60,8 +60,8 @@ pub use self::table_copy::{CopyEnd, CopyResult, Entry, TableCopy, UdpCopy, list_
 pub use self::tcx::TcReason;
 pub use self::trace::{Trace, TracedHeader, TracedPacket, Verdict};
 use self::xdp::XdpPlaces;
-pub use self::xdp::XdpStates;
-use crate::bpf::{self, BpfError, create_clsact, failed_to, find_map, find_program};
+pub use self::xdp::{XdpStates, find_interface_name};
+use crate::bpf::{self, BpfError, FirstError, create_clsact, failed_to, find_map, find_program};
 pub use layout::{
     Candidate, Connection, Decision, End, Event, GROUP_SEATS, GroupTerms, Listener, ListenerCounts,
     MAX_RETRIES, NatPorts, Pair, Step, Terms,
@@ -246,7 +246,7 @@ impl Forwarder {
     ///
     /// # Errors
     ///
-    /// The kernel refuses; interfaces before that one have the program.
+    /// The kernel refuses for an interface that is there; interfaces before that one have the program.
     pub fn attach(
         &mut self,
         interfaces: &BTreeSet<u32>,
@@ -254,17 +254,28 @@ impl Forwarder {
         self.interfaces
             .retain(|known, _| interfaces.contains(known));
         for &interface in interfaces {
-            if !self.interfaces.contains_key(&interface) {
-                let reason = tcx::attach(&self.object, interface, &self.place).err();
-                match reason {
-                    Some(_) => self.attach_filter(interface)?,
-                    // The filter of a process before, which has seen the packets until now.
-                    None => _ = self.hook(interface)?.detach(),
-                }
-                self.interfaces.insert(interface, reason);
+            if self.interfaces.contains_key(&interface) {
+                continue;
+            }
+            match self.attach_to(interface) {
+                Ok(reason) => _ = self.interfaces.insert(interface, reason),
+                // The interface has gone since it was listed.
+                Err(_) if find_interface_name(interface).is_none() => {}
+                Err(error) => return Err(error),
             }
         }
         Ok(&self.interfaces)
+    }
+
+    /// Puts the program on an interface. Returns the reason why the program is a filter of tc there.
+    fn attach_to(&self, interface: u32) -> Result<Option<TcReason>, BpfError> {
+        let reason = tcx::attach(&self.object, interface, &self.place).err();
+        match reason {
+            Some(_) => self.attach_filter(interface)?,
+            // The filter of a process before, which has seen the packets until now.
+            None => _ = self.hook(interface)?.detach(),
+        }
+        Ok(reason)
     }
 
     /// Puts the program on an interface as a filter of tc.
@@ -277,12 +288,8 @@ impl Forwarder {
     }
 
     /// Puts the program for native XDP on the interfaces with these names that have the program of tc, and takes it from
-    /// others. Returns the state of each name.
-    ///
-    /// # Errors
-    ///
-    /// The kernel refuses to write a map, or to take a program away.
-    pub fn attach_xdp(&mut self, names: &[String]) -> Result<XdpStates, BpfError> {
+    /// others. Returns the state of each name, and the first error: all other interfaces have their states nevertheless.
+    pub fn attach_xdp(&mut self, names: &[String]) -> (XdpStates, Result<(), BpfError>) {
         let interfaces = self.interfaces.keys().copied().collect();
         self.xdp.attach(&self.object, names, &interfaces)
     }
@@ -317,14 +324,14 @@ impl Forwarder {
     ///
     /// # Errors
     ///
-    /// The kernel refuses, or a file cannot be removed.
+    /// The kernel refuses, or a file cannot be removed. The rest is removed nevertheless.
     pub fn end_other_layouts(
         &self,
         now_ns: u64,
         limit: Duration,
         linger: Duration,
     ) -> Result<usize, BpfError> {
-        let mut left = 0;
+        let (mut left, mut failure) = (0, FirstError::default());
         for place in self.place.find_others() {
             // Another process may serve there: an upgrade that is not complete.
             let Ok(_lock) = lock(&place.folder()) else {
@@ -332,54 +339,30 @@ impl Forwarder {
             };
             let is_over =
                 |age: Age| age.find_silence(now_ns) > if age.is_open() { limit } else { linger };
-            let open = place.end_connections(is_over)?;
-            if open > 0 {
-                left += open;
-                continue;
-            }
+            left += failure
+                .keep(self.end_layout(&place, is_over))
+                .unwrap_or_default();
+        }
+        failure.finish().map(|()| left)
+    }
+
+    /// Ends connections of the program at a place, and takes the program away with the last one. Returns the number of
+    /// connections that stay.
+    fn end_layout(
+        &self,
+        place: &Place,
+        is_over: impl FnMut(Age) -> bool,
+    ) -> Result<usize, BpfError> {
+        let open = place.end_connections(is_over)?;
+        if open == 0 {
             for &interface in self.interfaces.keys() {
                 // The interface may be gone, or new.
                 let _ = self.hook(interface)?.priority(place.priority()).detach();
-                let _ = tcx::detach_place(interface, &place);
+                let _ = tcx::detach_place(interface, place);
             }
             place.clear()?;
         }
-        Ok(left)
-    }
-
-    /// Makes these the listening addresses.
-    ///
-    /// # Errors
-    ///
-    /// The kernel refuses.
-    pub fn set_listeners(&self, listeners: &[Listener]) -> Result<(), BpfError> {
-        let map = find_map(&self.object, "evk_listeners")?;
-        let entries: Vec<_> = listeners.iter().take(LISTENERS).collect();
-        let keys: BTreeSet<_> = entries
-            .iter()
-            .map(|listener| layout::write_address(listener.address).to_vec())
-            .collect();
-        let old: Vec<_> = map.keys().filter(|key| !keys.contains(key)).collect();
-        for key in old {
-            map.delete(&key).map_err(failed_to("write a BPF map"))?;
-        }
-        let counts = find_map(&self.object, "evk_listener_counts")?;
-        let others: Vec<_> = counts.keys().filter(|key| !keys.contains(key)).collect();
-        for key in others {
-            let value = counts.lookup(&key, MapFlags::ANY).ok().flatten();
-            if ListenerCounts::read(&value.unwrap_or_default()).open <= 0 {
-                let _ = counts.delete(&key);
-            }
-        }
-        for listener in entries {
-            let key = layout::write_address(listener.address);
-            // A known address keeps its counts.
-            let _ = counts.update(&key, &[0; ListenerCounts::LENGTH], MapFlags::NO_EXIST);
-            map.update(&key, &listener.write(), MapFlags::ANY)
-                .map_err(failed_to("write a BPF map"))?;
-        }
-        let hints = write_hints(listeners);
-        bpf::update_map(&self.object, "evk_hints", &0u32.to_ne_bytes(), &hints)
+        Ok(open)
     }
 
     /// Returns the counts of a listening address.

@@ -2,7 +2,7 @@
 
 use super::Forwarder;
 use super::layout::{ADDRESS, Connection, write_address};
-use crate::bpf::{self, BpfError};
+use crate::bpf::{self, BpfError, FirstError};
 
 /// Connections that a run of the program removes: `REMOVALS`.
 pub(super) const REMOVALS: usize = 32;
@@ -16,21 +16,27 @@ impl Forwarder {
     ///
     /// # Errors
     ///
-    /// The kernel refuses.
+    /// The kernel refuses to remove some: `note` was called with these, too.
     pub fn remove_connections(
         &self,
         connections: &[Connection],
         mut note: impl FnMut(&Connection),
     ) -> Result<(), BpfError> {
+        let mut failure = FirstError::default();
         for part in connections.chunks(REMOVALS) {
-            let removals = write_removals(part);
-            bpf::update_map(&self.object, "evk_removals", &0u32.to_ne_bytes(), &removals)?;
-            let mut order = [part.len() as u32, 0].map(u32::to_ne_bytes).concat();
-            let removed = bpf::run(&self.object, "evk_remove", Some(&mut order))?;
+            let removed = failure.keep(self.remove_part(part)).unwrap_or(0);
             let left = (0..).zip(part).filter(|(bit, _)| removed >> bit & 1 == 0);
             left.for_each(|(_, connection)| note(connection));
         }
-        Ok(())
+        failure.finish()
+    }
+
+    /// Removes at most [`REMOVALS`] connections, likewise. Returns a bit for each that was removed.
+    fn remove_part(&self, part: &[Connection]) -> Result<i32, BpfError> {
+        let removals = write_removals(part);
+        bpf::update_map(&self.object, "evk_removals", &0u32.to_ne_bytes(), &removals)?;
+        let mut order = [part.len() as u32, 0].map(u32::to_ne_bytes).concat();
+        bpf::run(&self.object, "evk_remove", Some(&mut order))
     }
 
     /// Removes a connection. Returns false if a packet has come since the connection was read.

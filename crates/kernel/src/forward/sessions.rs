@@ -1,51 +1,16 @@
 //! Sessions of UDP in the tables of the program.
 
-use std::collections::BTreeSet;
 use std::net::SocketAddr;
 
 use libbpf_rs::{Map, MapCore, MapFlags};
 
+use super::Forwarder;
 use super::layout::{Reader, write_address};
 use super::table::read_table;
-use super::udp::{KEY, SESSION, UdpClient, UdpCounts, UdpEnd, UdpListener, UdpSession};
-use super::{Forwarder, LISTENERS};
+use super::udp::{KEY, SESSION, UdpClient, UdpCounts, UdpEnd, UdpSession};
 use crate::bpf::{self, BpfError, failed_to, find_map};
 
 impl Forwarder {
-    /// Makes these the listening addresses of UDP rules. Sessions of others get no more datagrams of clients.
-    ///
-    /// # Errors
-    ///
-    /// The kernel refuses.
-    pub fn set_udp_listeners(&self, listeners: &[UdpListener]) -> Result<(), BpfError> {
-        let entries: Vec<_> = listeners.iter().take(LISTENERS).collect();
-        let keys: BTreeSet<_> = entries
-            .iter()
-            .map(|listener| write_address(listener.address).to_vec())
-            .collect();
-        let map = find_map(&self.object, "evk_udp_listeners")?;
-        let counts = find_map(&self.object, "evk_udp_counts")?;
-        let old: Vec<_> = map.keys().filter(|key| !keys.contains(key)).collect();
-        for key in old {
-            map.delete(&key).map_err(failed_to("write a BPF map"))?;
-        }
-        let others: Vec<_> = counts.keys().filter(|key| !keys.contains(key)).collect();
-        for key in others {
-            let value = counts.lookup(&key, MapFlags::ANY).ok().flatten();
-            if UdpCounts::read(&value.unwrap_or_default()).open <= 0 {
-                let _ = counts.delete(&key);
-            }
-        }
-        for listener in entries {
-            let key = write_address(listener.address);
-            // A known address keeps its counts.
-            let _ = counts.update(&key, &[0; UdpCounts::LENGTH], MapFlags::NO_EXIST);
-            map.update(&key, &listener.write(), MapFlags::ANY)
-                .map_err(failed_to("write a BPF map"))?;
-        }
-        Ok(())
-    }
-
     /// Returns the counts of a listening address of a UDP rule.
     ///
     /// # Errors

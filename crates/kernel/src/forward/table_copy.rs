@@ -71,11 +71,13 @@ pub struct TableCopy {
     pub seen_ns: u64,
 }
 
-/// Result of a copy: `enum evk_copy_result`.
+/// Result of a copy: `enum evk_copy_result`, and results of copies, or of messages, that the program does not get.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CopyResult {
+    /// The kernel has refused the copy.
+    Failed = 0,
     /// The copy is a new entry.
-    Written,
+    Written = 1,
     /// The copy was there, and has the new numbers.
     Updated,
     /// The connection was this balancer's. Its packets pass the other one now.
@@ -86,12 +88,29 @@ pub enum CopyResult {
     Full,
     /// The port towards the member has a connection of this balancer.
     Port,
+    /// No rule of this balancer that the kernel forwards listens at the address.
+    NoListener,
+    /// The rule's group has no such member.
+    NoMember,
+    /// The rule has another `return_path` here.
+    OtherPath,
+    /// The message is none.
+    Malformed,
 }
 
 impl CopyResult {
+    /// True if the copy is in the table.
+    pub fn is_kept(self) -> bool {
+        matches!(
+            self,
+            CopyResult::Written | CopyResult::Updated | CopyResult::Yielded
+        )
+    }
+
     /// Reads the result of a program.
     pub(super) fn read(result: i32) -> Result<Self, BpfError> {
         match result {
+            0 => Ok(CopyResult::Failed),
             1 => Ok(CopyResult::Written),
             2 => Ok(CopyResult::Updated),
             3 => Ok(CopyResult::Yielded),

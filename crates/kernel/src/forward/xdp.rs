@@ -10,7 +10,7 @@ use libbpf_rs::{MapCore, MapFlags, Object, Xdp, XdpFlags};
 use nix::net::if_::{if_indextoname, if_nametoindex};
 
 use super::tcx::open_program;
-use crate::bpf::{BpfError, failed_to, find_map, find_program, refuse_with};
+use crate::bpf::{BpfError, FirstError, failed_to, find_map, find_program, refuse_with};
 
 /// Name of the program as the kernel has it.
 pub(super) const PROGRAM: &str = "evk_forward_xdp";
@@ -44,18 +44,21 @@ struct Found {
 
 impl XdpPlaces {
     /// Puts the program on the interfaces with these names, and takes it from others of `interfaces`, which are those
-    /// with the filter of tc. Returns the state of each name.
+    /// with the filter of tc. Returns the state of each name, and the first error.
     pub(super) fn attach(
         &mut self,
         object: &Object,
         names: &[String],
         interfaces: &BTreeSet<u32>,
-    ) -> Result<XdpStates, BpfError> {
+    ) -> (XdpStates, Result<(), BpfError>) {
         let mut states: XdpStates = BTreeMap::new();
         if names.is_empty() && self.attached.is_empty() && self.has_looked {
-            return Ok(states);
+            return (states, Ok(()));
         }
-        let program = find_program(object, PROGRAM)?;
+        let program = match find_program(object, PROGRAM) {
+            Ok(program) => program,
+            Err(error) => return (states, Err(error)),
+        };
         let xdp = Xdp::new(program.as_fd());
         let own = find_own_programs();
         let found = interfaces
@@ -63,7 +66,8 @@ impl XdpPlaces {
             .filter_map(|&index| Some((index, query(index)?)));
         let found: BTreeMap<u32, Found> = found.collect();
         self.attached.retain(|index| found.contains_key(index));
-        self.write_targets(object, &found)?;
+        let mut failure = FirstError::default();
+        failure.keep(self.write_targets(object, &found));
         let mut wanted = BTreeSet::new();
         for name in names {
             let index = if_nametoindex(name.as_str()).unwrap_or(0);
@@ -83,12 +87,16 @@ impl XdpPlaces {
         }
         for (index, found) in &found {
             if !wanted.contains(index) && own.contains(&found.program) {
-                detach(*index)?;
-                self.attached.remove(index);
+                let detached = detach(*index).or_else(|error| forgive_gone(*index, error));
+                if failure.keep(detached).is_some() {
+                    self.attached.remove(index);
+                }
             }
         }
-        self.has_looked = true;
-        Ok(states)
+        let done = failure.finish();
+        // What the kernel has refused is tried again.
+        self.has_looked = done.is_ok();
+        (states, done)
     }
 
     /// Lets packets be sent to the interfaces that can take them from XDP, and to no others.
@@ -106,15 +114,20 @@ impl XdpPlaces {
             let _ = map.delete(&index.to_ne_bytes());
         }
         self.targets.retain(|index| able.contains(index));
+        let mut failure = FirstError::default();
         for index in able {
             if !self.targets.contains(&index) {
                 let key = index.to_ne_bytes();
-                map.update(&key, &key, MapFlags::ANY)
-                    .map_err(failed_to("write a BPF map"))?;
-                self.targets.insert(index);
+                let written = map.update(&key, &key, MapFlags::ANY);
+                let written = written.map_err(failed_to("write a BPF map"));
+                // Packets to an interface that is refused are left to the program of tc.
+                let written = written.or_else(|error| forgive_gone(index, error));
+                if failure.keep(written).is_some() {
+                    self.targets.insert(index);
+                }
             }
         }
-        Ok(())
+        failure.finish()
     }
 
     /// Takes the program from all interfaces.
@@ -150,6 +163,19 @@ pub(super) fn detach(index: u32) -> Result<(), BpfError> {
         0 => Ok(()),
         error => Err(refuse_with("detach XDP", error)),
     }
+}
+
+/// Returns an error about an interface, unless the interface has gone meanwhile.
+fn forgive_gone(index: u32, error: BpfError) -> Result<(), BpfError> {
+    find_interface_name(index).map_or(Ok(()), |_| Err(error))
+}
+
+/// Returns the name of an interface; `None` if it is gone.
+pub fn find_interface_name(interface: u32) -> Option<String> {
+    let name = if_indextoname(interface).ok()?;
+    // nix has no error for an interface that is gone, and an empty name.
+    let name = name.to_string_lossy().into_owned();
+    (!name.is_empty()).then_some(name)
 }
 
 /// Returns the numbers of programs of this and of former processes.
@@ -214,7 +240,7 @@ fn attach_to(
 
 /// Returns the name of a VLAN on an interface, if there is one.
 fn find_vlan(index: u32) -> Option<String> {
-    let name = if_indextoname(index).ok()?.into_string().ok()?;
+    let name = find_interface_name(index)?;
     let table = fs::read_to_string("/proc/thread-self/net/vlan/config").ok()?;
     find_vlan_in(&table, &name).map(str::to_owned)
 }

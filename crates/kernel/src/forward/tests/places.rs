@@ -93,6 +93,47 @@ fn s41_filters_of_others_keep_their_place_before_the_program() {
 }
 
 #[test]
+fn s41_an_interface_that_is_gone_leaves_the_others_alone() {
+    run_beside_routes(|forwarder, interface| {
+        let here = &forwarder.place;
+        let place = Place::new(here.root.clone(), LAYOUT + 3, here.namespace);
+        let mut opened = Forwarder::open(place, MEMORY).unwrap();
+        // Gone since the interfaces were listed: one before, and one behind.
+        let listed = BTreeSet::from([interface - 1, interface, 90_000]);
+        let listed: BTreeSet<_> = listed
+            .into_iter()
+            .filter(|one| *one == interface || find_interface_name(*one).is_none())
+            .collect();
+        assert!(listed.len() > 1);
+        let states = opened.attach(&listed).unwrap();
+        assert_eq!(states, &BTreeMap::from([(interface, None)]));
+        let (states, attached) = opened.attach_xdp(&["evk0".to_owned()]);
+        attached.unwrap();
+        assert!(states.contains_key("evk0"));
+        opened.detach().unwrap();
+    });
+}
+
+#[test]
+fn s41_a_layout_that_cannot_be_removed_leaves_the_others_alone() {
+    run_beside_routes(|forwarder, _| {
+        let here = &forwarder.place;
+        let [stuck, empty] = [LAYOUT + 1, LAYOUT + 2].map(|layout| here.with_layout(layout));
+        // No pin, and so nothing that the program may remove.
+        let folder = stuck.folder().join("evk_folder");
+        fs::create_dir_all(&folder).unwrap();
+        fs::create_dir_all(empty.folder()).unwrap();
+        let refused = forwarder.end_other_layouts(0, HOUR, HOUR).unwrap_err();
+        assert!(refused.is_of_entry(), "{refused}");
+        assert!(refused.to_string().contains("evk_folder"), "{refused}");
+        assert!(!empty.folder().exists());
+        fs::remove_dir(&folder).unwrap();
+        assert_eq!(forwarder.end_other_layouts(0, HOUR, HOUR).unwrap(), 0);
+        assert!(!stuck.folder().exists());
+    });
+}
+
+#[test]
 fn s41_connections_of_another_layout_continue_until_they_are_over() {
     check_other_layouts(false);
 }
