@@ -413,7 +413,8 @@ fn check_forward(rule: &Rule, table: &Table<'_>, report: &mut Report<'_>) {
         }
         _ => {
             return refuse(
-                "\"kernel\" is only for a rule with `protocol = \"tcp\"` or `protocol = \"udp\"`".into(),
+                "\"kernel\" is only for a rule with `protocol = \"tcp\"` or `protocol = \"udp\"`"
+                    .into(),
             );
         }
     }

@@ -27,7 +27,13 @@ impl Machines {
     /// Checks that the kernel alone has had the datagrams.
     fn check_nothing_is_left_to_the_proxy(&self, balancer: &Balancer) {
         let packets = self.forwarded(balancer)["packets"].clone();
-        for name in ["odd", "dropped", "proxied_session", "proxied_table", "proxied_route"] {
+        for name in [
+            "odd",
+            "dropped",
+            "proxied_session",
+            "proxied_table",
+            "proxied_route",
+        ] {
             assert_eq!(packets[name], 0, "{name}: {packets}");
         }
     }
@@ -45,7 +51,11 @@ fn check_questions_of_one_port_go_to_all_servers(family: Family) {
     // A port that is free: dig binds it anew for each question.
     let port = machines.open_client().local_addr().unwrap().port();
     let dig = |mut command: Command, server: SocketAddr| {
-        command.args([&format!("@{}", server.ip()), "-p", &server.port().to_string()]);
+        command.args([
+            &format!("@{}", server.ip()),
+            "-p",
+            &server.port().to_string(),
+        ]);
         command.args(["who.example", "+noall", "+answer", "+tries=6", "+time=5"]);
         let output = command.output().unwrap();
         let text = String::from_utf8(output.stdout).unwrap();
@@ -115,7 +125,10 @@ fn check_datagrams_of_all_sizes_have_ports_of_their_own(family: Family) {
         assert_eq!(from.ip(), family.balancer());
         assert!(from.port() > 60_999, "{from}");
         served.insert(last);
-        assert!(seen.insert((last, from)), "a port is used again at once: {from}");
+        assert!(
+            seen.insert((last, from)),
+            "a port is used again at once: {from}"
+        );
     }
     assert_eq!(served.len(), 3, "turns: {seen:?}");
     machines.wait_for_ends(&balancer);
@@ -249,8 +262,14 @@ fn s41_ports_of_single_datagrams_are_used_again_and_answers_reach_who_has_asked(
         let count: u32 = by_kernel.map(|(_, count)| count).sum();
         count > 3 * u32::from(FEW_PORTS)
     });
-    let seen: BTreeSet<_> = clients.iter().flat_map(|client| client.seen.keys()).collect();
-    assert!(seen.iter().all(|from| from.ip() == family.balancer()), "{seen:?}");
+    let seen: BTreeSet<_> = clients
+        .iter()
+        .flat_map(|client| client.seen.keys())
+        .collect();
+    assert!(
+        seen.iter().all(|from| from.ip() == family.balancer()),
+        "{seen:?}"
+    );
     let asked: u64 = clients.iter().map(|client| u64::from(client.number)).sum();
     let lost: usize = clients.iter().map(|client| client.waiting.len()).sum();
     assert!(lost as u64 <= asked / 50, "{lost} of {asked}");
@@ -268,7 +287,10 @@ fn s41_answers_to_single_datagrams_arrive_while_no_process_runs() {
         };
         // A member that answers when it is told to.
         let at = family.member(2);
-        let member = machines.pair.back.run_inside(|| UdpSocket::bind(at).unwrap());
+        let member = machines
+            .pair
+            .back
+            .run_inside(|| UdpSocket::bind(at).unwrap());
         member.set_read_timeout(Some(HANG)).unwrap();
         let Some(mut balancer) = machines.start_udp_balancer("kernel", &[2], ANSWERED) else {
             return;
@@ -319,7 +341,10 @@ fn check_messages_go_to_members_that_see_the_clients(family: Family) {
     let (teller, told) = mpsc::channel();
     for last in [2, 3] {
         let at = family.member(last);
-        let socket = machines.pair.back.run_inside(|| UdpSocket::bind(at).unwrap());
+        let socket = machines
+            .pair
+            .back
+            .run_inside(|| UdpSocket::bind(at).unwrap());
         let teller = teller.clone();
         thread::spawn(move || {
             let mut space = [0; 2000];

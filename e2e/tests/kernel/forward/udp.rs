@@ -70,7 +70,12 @@ impl Machines {
         config.replace("protocol = \"tcp\"", "protocol = \"udp\"")
     }
 
-    pub(super) fn start_udp_balancer(&self, forward: &str, members: &[u8], more: &str) -> Option<Balancer> {
+    pub(super) fn start_udp_balancer(
+        &self,
+        forward: &str,
+        members: &[u8],
+        more: &str,
+    ) -> Option<Balancer> {
         let config = self.write_udp_config(forward, members, more);
         let command = self.pair.front.command(evenkeel_binary());
         self.start_balancer_by(command, &config)

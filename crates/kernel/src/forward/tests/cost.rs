@@ -86,7 +86,9 @@ fn measure_single_datagrams(forwarder: &Forwarder, interface: u32, family: Famil
         times.sort_unstable();
         format!("{:5} ({:5})", times[RUNS / 10], times[RUNS / 2])
     });
-    println!("{family:?} UDP single datagrams, to member, to client: {question}, {answer} ns (median)");
+    println!(
+        "{family:?} UDP single datagrams, to member, to client: {question}, {answer} ns (median)"
+    );
 }
 
 #[test]

@@ -181,7 +181,10 @@ fn s41_answers_that_are_late_are_dropped_and_their_ports_rest_for_long() {
         let steps = [Step::Begin, Step::Begin, ended, ended];
         assert_eq!(take_steps(forwarder), steps);
         let counts = forwarder.read_counts(0).unwrap();
-        assert_eq!((counts.refused, counts.answers.0, counts.in_flight), (2, 0, 0));
+        assert_eq!(
+            (counts.refused, counts.answers.0, counts.in_flight),
+            (2, 0, 0)
+        );
 
         // Two ports are free, and come again soon after their answers.
         for round in 1..=3u64 {
@@ -193,7 +196,11 @@ fn s41_answers_that_are_late_are_dropped_and_their_ports_rest_for_long() {
             }
             assert_eq!(ask(5), None);
             assert_eq!(read_outcome(forwarder, "proxied_ports"), round);
-            assert_eq!(list_kept(forwarder), [], "the next datagram is not concerned");
+            assert_eq!(
+                list_kept(forwarder),
+                [],
+                "the next datagram is not concerned"
+            );
             age(forwarder, 2 * REST);
         }
         age(forwarder, LONG_REST);
@@ -208,7 +215,8 @@ fn s41_icmp_errors_about_a_datagram_reach_its_client_and_end_its_session() {
     run_beside_routes(|forwarder, interface| {
         for (family, refusal) in [(Family::V4, (3, 3)), (Family::V6, (1, 4))] {
             serve_singly(forwarder, &[family.member(9)]);
-            let questions = [4000, 4001].map(|port| Datagram::new(family.client(port), family.listener()));
+            let questions =
+                [4000, 4001].map(|port| Datagram::new(family.client(port), family.listener()));
             let [first, second] = [0, 1].map(|at| pass(forwarder, interface, &questions[at]));
             let error = write_error(first.to.ip(), first.from.ip(), refusal, &first);
             let told = send_frame(forwarder, interface, &error).unwrap();
@@ -250,8 +258,14 @@ fn s41_messages_go_to_members_and_are_in_no_table() {
             // Several that the system has put together go to one member.
             let (answer, _) = run_frame(forwarder, interface, &message.write(), 2);
             assert_eq!(answer, SENT);
-            assert_eq!((list_sessions(forwarder), list_kept(forwarder)), (vec![], vec![]));
-            assert_eq!((count_clients(forwarder), read_outcome(forwarder, "odd")), (0, 0));
+            assert_eq!(
+                (list_sessions(forwarder), list_kept(forwarder)),
+                (vec![], vec![])
+            );
+            assert_eq!(
+                (count_clients(forwarder), read_outcome(forwarder, "odd")),
+                (0, 0)
+            );
             assert_eq!(count_open(forwarder, 2, family.listener()), (0, 0, 0));
             assert_eq!(take_steps(forwarder), [[Step::Begin, ENDED]; 41].concat());
             let counts = [0, 1].map(|seat| forwarder.read_counts(seat).unwrap());
@@ -295,7 +309,10 @@ fn s41_what_the_program_does_not_take_of_single_datagrams_is_the_proxys_for_once
         serve_members(forwarder, &[family.member(9)], 0);
         pass(forwarder, interface, &question);
         forwarder.release_client(&client).unwrap();
-        assert_eq!((list_kept(forwarder), count_clients(forwarder)), (vec![], 0));
+        assert_eq!(
+            (list_kept(forwarder), count_clients(forwarder)),
+            (vec![], 0)
+        );
         clear(forwarder);
     });
 }
@@ -351,7 +368,7 @@ struct Asked {
 }
 
 impl Asked {
-    /// Least and most time for which the port may not have another question yet; `None` while the question is open.
+    /// True if the port has rested for certain, and if the port may have; `None` while the question is open.
     fn has_rested(&self, waited: Duration) -> Option<(bool, bool)> {
         let (at, is_answered) = self.ended?;
         let rest = if is_answered { REST } else { LONG_REST };
@@ -450,9 +467,8 @@ impl Model<'_> {
             }
             let end = UdpEnd::Silent;
             assert!(self.forwarder.remove_udp_session(&session, end).unwrap());
-            let is_it = |one: &&mut Asked| {
-                (one.sent.from, one.sent.to) == (session.source, session.member)
-            };
+            let is_it =
+                |one: &&mut Asked| (one.sent.from, one.sent.to) == (session.source, session.member);
             if session.is_open() {
                 let one = self.asked.iter_mut().find(is_it).unwrap();
                 one.ended = Some((now, false));
@@ -492,7 +508,10 @@ fn check_acts(forwarder: &Forwarder, interface: u32, family: Family, acts: Vec<A
     }
     let begun = forwarder.read_udp_counts(listener).unwrap().begun;
     assert_eq!(begun, model.begun);
-    assert_eq!((list_kept(forwarder), count_clients(forwarder)), (vec![], 0));
+    assert_eq!(
+        (list_kept(forwarder), count_clients(forwarder)),
+        (vec![], 0)
+    );
     clear(forwarder);
     let steps = take_steps(forwarder);
     let count = |is_it: fn(&Step) -> bool| steps.iter().filter(|step| is_it(step)).count() as u64;
@@ -506,7 +525,8 @@ fn check_acts(forwarder: &Forwarder, interface: u32, family: Family, acts: Vec<A
 #[test]
 fn s41_no_answer_reaches_another_client_whatever_comes_when() {
     run_beside_routes(|forwarder, interface| {
-        let members = [9, 10].map(|last| [Family::V4, Family::V6].map(|family| family.member(last)));
+        let members =
+            [9, 10].map(|last| [Family::V4, Family::V6].map(|family| family.member(last)));
         serve_singly(forwarder, members.as_flattened());
         let mut runner = TestRunner::default();
         runner
@@ -562,6 +582,9 @@ fn s41_hostile_datagrams_leave_the_counts_of_single_datagrams_right() {
             })
             .unwrap();
         // Fragments may have been left to the proxy, but none as a client of sessions.
-        assert_eq!((list_kept(forwarder), count_clients(forwarder)), (vec![], 0));
+        assert_eq!(
+            (list_kept(forwarder), count_clients(forwarder)),
+            (vec![], 0)
+        );
     });
 }
