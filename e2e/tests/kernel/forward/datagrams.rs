@@ -273,9 +273,10 @@ fn s41_ports_of_single_datagrams_are_used_again_and_answers_reach_who_has_asked(
     let asked: u64 = clients.iter().map(|client| u64::from(client.number)).sum();
     let lost: usize = clients.iter().map(|client| client.waiting.len()).sum();
     assert!(lost as u64 <= asked / 50, "{lost} of {asked}");
+    wait_until("the datagrams are counted", || {
+        machines.count(&balancer, 2, "picks") > 3 * u64::from(FEW_PORTS)
+    });
     machines.wait_for_ends(&balancer);
-    let begun = machines.count(&balancer, 2, "picks");
-    assert!(begun > 3 * u64::from(FEW_PORTS), "{begun}");
     assert_eq!(machines.count_packets(&balancer, "proxied_session"), 0);
 }
 
