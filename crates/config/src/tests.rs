@@ -3231,13 +3231,23 @@ fn s41_a_rule_of_the_kernel_cannot_have_what_needs_the_proxy() {
     for session in ["client", "quic"] {
         assert_eq!(check(&of_session(session), ""), "", "{session}");
     }
-    let errors = check(&of_session("datagram"), "");
-    assert!(
-        errors.contains("test.toml:3:")
-            && errors.contains("session = \"client\"")
-            && errors.contains("session = \"quic\""),
-        "{errors}"
-    );
+    // An answer to a datagram needs a port, and a message needs none.
+    let of_datagrams = |keys| format!("{udp}udp = {{ session = \"datagram\"{keys} }}");
+    let (answered, messages) = (of_datagrams(""), of_datagrams(", expect_answer = false"));
+    for (rule, path, told) in [
+        (&answered, "route", "set `return_path = \"nat\"`"),
+        (&messages, "nat", "remove `return_path`"),
+    ] {
+        let errors = check(rule, &format!("return_path = \"{path}\""));
+        assert!(
+            errors.contains("test.toml:3:") && errors.contains(told),
+            "{errors}"
+        );
+    }
+    assert_eq!(check(&answered, "return_path = \"nat\""), "");
+    assert_eq!(check(&messages, ""), "");
+    let errors = check(&answered, "return_path = \"tunnel\"");
+    assert!(errors.contains("only for `protocol = \"tcp\"`"), "{errors}");
     let errors = check(&format!("{udp}limits = {{ connections = 5 }}"), "");
     assert!(errors.contains("`limits`"), "{errors}");
     for (line, named) in [

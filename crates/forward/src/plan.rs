@@ -46,6 +46,8 @@ pub(crate) struct UdpTerms {
     pub(crate) expects_answer: bool,
     /// True if a client of QUIC whose address changes stays at the member of its connection id.
     pub(crate) is_quic: bool,
+    /// True if each datagram is a session of its own.
+    pub(crate) is_single: bool,
 }
 
 impl UdpTerms {
@@ -54,6 +56,7 @@ impl UdpTerms {
             answer_timeout: rule.udp.answer_timeout,
             expects_answer: rule.udp.expect_answer,
             is_quic: rule.udp.session == UdpSession::Quic,
+            is_single: rule.udp.session == UdpSession::Datagram,
         })
     }
 }

@@ -22,6 +22,9 @@ const BEGINS: Duration = Duration::from_secs(1);
 /// Time for answers under way in a session of a rule that is gone.
 const ANSWERS: Duration = Duration::from_secs(3);
 
+/// Least time for which the port of a datagram without an answer rests: the answer may be late, and is for nobody else.
+const LONG_REST: Duration = Duration::from_secs(30);
+
 /// Time beyond `idle_timeout` after which a copy is removed whose sender is gone: the last datagram that a copy knows of may
 /// be two rounds old.
 const COPY_LINGER: Duration = Duration::from_secs(30);
@@ -42,6 +45,7 @@ pub(crate) fn list_listeners(
         idle: rule.idle,
         answer,
         is_quic: terms.is_quic,
+        is_single: terms.is_single,
     })
 }
 
@@ -58,6 +62,7 @@ struct State {
     is_open: bool,
     is_answered: bool,
     is_copied: bool,
+    is_single: bool,
     leaves: bool,
     /// Time since the last datagram.
     silence: Duration,
@@ -71,6 +76,7 @@ impl State {
             is_open: session.is_open(),
             is_answered: session.is_answered(),
             is_copied: session.is_copied(),
+            is_single: session.is_single(),
             leaves: session.leaves(),
             silence: session.find_silence(now_ns),
             age: session.find_age(now_ns),
@@ -83,6 +89,8 @@ impl State {
 fn find_end(state: State, limits: Option<Limits>, linger: Duration) -> Option<UdpEnd> {
     let silence = state.silence;
     if !state.is_open {
+        let rests_long = state.is_single && !state.is_answered;
+        let linger = if rests_long { LONG_REST } else { linger };
         return (silence > linger).then_some(UdpEnd::Idle);
     }
     let Some(Limits { idle, terms }) = limits else {
@@ -206,8 +214,8 @@ impl Sessions {
         let (mut over, mut count) = (Vec::new(), 0);
         forwarder.visit_udp_sessions(|session| {
             count += 1;
-            nat.note_seat(session.seat, session.has_nat());
-            let linger = nat.choose_linger_of(session.seat, session.has_nat(), linger);
+            nat.note_seat(session.seat, session.holds_port());
+            let linger = nat.choose_linger_of(session.seat, session.holds_port(), linger);
             let limits = limits.get(&session.of.listener).copied();
             let is_over = copies
                 .as_mut()
@@ -227,7 +235,7 @@ impl Sessions {
         for (session, end) in over {
             let removed = forwarder.remove_udp_session(&session, end);
             if errors.take(EntryKind::Session, removed)? == Some(true) {
-                count -= 1;
+                count -= usize::from(!session.rests_at_end());
             } else if session.is_open() {
                 note(&session);
             }

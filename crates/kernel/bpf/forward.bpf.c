@@ -220,6 +220,7 @@ enum evk_outcome {
 	BY_ROW,		  /* of a connection that another balancer has begun: sent to a member of the row */
 	BY_ID,		  /* QUIC: first datagrams of sessions that have begun at the member of the connection id */
 	LOST_IDS,	  /* QUIC: connection ids for which the table had no place */
+	LATE_ANSWERS,	  /* UDP: answers to a datagram that has had one, or whose time was over */
 	OUTCOMES,
 };
 

@@ -3,7 +3,8 @@
  *
  * A session has the datagrams between a client and a listener's address. The table evk_udp_clients has the session of a
  * client that further datagrams belong to, and evk_udp_sessions has all sessions by the addresses that the member's datagrams
- * have. A session that leaves its member is no longer the client's, but answers under way still find it.
+ * have. A session that leaves its member is no longer the client's, but answers under way still find it. A session may also
+ * have a single datagram (datagrams.bpf.h).
  * Datagrams of clients in evk_udp_kept pass to the rule's socket: the process has their sessions. Connection ids of QUIC lead
  * clients whose address has changed to their members (quic.bpf.h). Fragments of a datagram follow the first one
  * (fragments.bpf.h).
@@ -17,6 +18,8 @@ enum evk_udp_flag {
 	FAILED = 128, /* an error of ICMP has said that nobody takes datagrams */
 	QUIC = 256,   /* the member's connection ids count */
 	NOTES_ID = 512, /* a CPU writes the session's id */
+	SINGLE = 1024,	/* the session of a single datagram */
+	TAKEN = 2048,	/* SINGLE: the session has ended, and is removed or replaced */
 };
 
 /* Lengths of connection ids that tell connections apart: shorter ids are the same by chance, and version 1 of QUIC has no
@@ -45,7 +48,8 @@ struct evk_udp_listener {
 	__u16 ports;	  /* number of these ports; 0: half NAT */
 	__u32 idle;	  /* time without a datagram after which a session is over, as `coarse` has it */
 	__u32 answer;	  /* time for the first answer, likewise; 0: no answer is expected */
-	__u32 is_quic;	  /* not 0: a client whose address changes stays at the member of its connection id */
+	__u16 is_quic;	  /* not 0: a client whose address changes stays at the member of its connection id */
+	__u16 is_single;  /* not 0: each datagram is a session of its own */
 };
 
 struct evk_udp_client {
@@ -60,7 +64,9 @@ struct evk_udp_session {
 	__u32 flags;
 	struct evk_udp_client of;
 	__u32 seat;
-	__u32 checked; /* QUIC: first bytes of the id that the client's last datagrams have */
+	/* QUIC: first bytes of the id that the client's last datagrams have. SINGLE: time for the answer, as `coarse` has
+	 * it. */
+	__u32 checked;
 	__u64 bytes_in;
 	__u64 bytes_out;
 	__u64 datagrams_in;
@@ -123,8 +129,8 @@ enum part { NO_PART, WHOLE, FIRST_PART, LATER_PART };
 
 /* Memory for a datagram: the stack has no room. */
 struct evk_udp_draft {
-	__u32 part; /* of `enum part` */
-	__u32 zero;
+	__u32 part;	 /* of `enum part` */
+	__u32 is_single; /* of the listener */
 	struct evk_udp_client who; /* client of the datagram */
 	struct evk_nat_pair pair;  /* key of the session */
 	struct evk_udp_session session;
@@ -173,6 +179,14 @@ static __always_inline void tell_udp(__u16 kind, __u8 end, const struct evk_addr
 	bpf_ringbuf_submit(event, BPF_RB_NO_WAKEUP);
 }
 
+/* True if the time since `from`, as `coarse` has it, is longer than `limit`. */
+static __always_inline int is_longer(__u64 now, __u32 from, __u32 limit)
+{
+	/* Another CPU may have a later clock. */
+	__s32 silence = coarse(now) - from;
+	return silence > 0 && (__u32)silence > limit;
+}
+
 /* Ends a session once: 0 if it has ended before. The entry stays. A function of its own, which the verifier checks
  * once. */
 __attribute__((noinline)) int evk_udp_end(const struct evk_nat_pair *which, __u32 end, __u64 now)
@@ -203,9 +217,14 @@ __attribute__((noinline)) int evk_udp_end(const struct evk_nat_pair *which, __u3
 		__sync_fetch_and_add(&all->datagrams_in, session->datagrams_in);
 		__sync_fetch_and_add(&all->datagrams_out, session->datagrams_out);
 	}
+	/* An answered datagram no longer counts at its source, as a session whose client has confirmed. */
+	if ((session->flags & (SINGLE | ANSWERED)) == (SINGLE | ANSWERED))
+		give_back_to_source(&session->of.client);
 	tell_udp(EVENT_END, end, &pair.member, session, now);
 	return 1;
 }
+
+#include "datagrams.bpf.h"
 
 /* Reads the header of UDP. Returns -1 if its lengths are wrong, or the checksum is missing that IPv6 demands. */
 static __always_inline int read_udp(struct __sk_buff *skb, struct headers *head, __u32 length)
@@ -276,15 +295,17 @@ static __always_inline __u32 count_datagrams(const struct __sk_buff *skb)
 	return segments ? segments : 1;
 }
 
-/* Leaves a datagram of the draft's client to the rule's socket, with those that follow: the process begins a session. */
+/* Leaves a datagram of the draft's client to the rule's socket, with those that follow: the process begins a session. Where
+ * each datagram is a session, those that follow are not concerned. */
 static __always_inline int keep(const struct evk_udp_draft *draft, __u32 outcome, __u64 now)
 {
-	bpf_map_update_elem(&evk_udp_kept, &draft->who, &now, BPF_NOEXIST);
+	if (!draft->is_single)
+		bpf_map_update_elem(&evk_udp_kept, &draft->who, &now, BPF_NOEXIST);
 	return pass(outcome);
 }
 
-/* Enters the draft's session with a free port towards the member: of those that are free, nearly the one that was free
- * for longest. Returns an outcome if there is none. */
+/* Enters the draft's session with a free port towards the member: of those that are free or have rested, nearly the one that
+ * was free for longest. Returns an outcome if there is none. */
 __attribute__((noinline)) int evk_udp_take_port(__u32 first, __u32 ports)
 {
 	struct evk_udp_draft *draft = find_udp_draft();
@@ -294,11 +315,18 @@ __attribute__((noinline)) int evk_udp_take_port(__u32 first, __u32 ports)
 	__u32 *cursor = bpf_map_lookup_elem(&evk_nat_cursors, &seat);
 	if (!cursor)
 		return PASSED_PORTS;
+	__u64 now = draft->session.began_ns;
 	for (__u32 i = 0; i < PORT_TRIES; i++) {
 		draft->pair.source.port = choose_port(cursor, i, first, ports);
-		long failed = bpf_map_update_elem(&evk_udp_sessions, &draft->pair, &draft->session, BPF_NOEXIST);
+		struct evk_udp_session *old = bpf_map_lookup_elem(&evk_udp_sessions, &draft->pair);
+		if (old && !claim_rested(old, now))
+			continue;
+		long failed = bpf_map_update_elem(&evk_udp_sessions, &draft->pair, &draft->session,
+						  old ? BPF_ANY : BPF_NOEXIST);
 		if (!failed)
 			return 0;
+		if (old)
+			__sync_fetch_and_and(&old->flags, ~TAKEN);
 		if (failed != -EEXIST)
 			return PASSED_TABLE;
 	}
@@ -371,8 +399,9 @@ static __always_inline int begin_session(struct __sk_buff *skb, const struct hea
 					 struct evk_udp_draft *draft, const struct evk_udp_listener *listener,
 					 int failed, __u64 now)
 {
-	__u64 *used;
-	if (is_over_rate(&draft->who.client, &used, now))
+	__u64 *used = 0;
+	/* A message takes no place in the tables. */
+	if (!has_messages(listener) && is_over_rate(&draft->who.client, &used, now))
 		return keep(draft, PASSED_RATE, now);
 	int by_id = find_by_id(skb, head, draft, listener);
 	int chosen = by_id >= 0 ? by_id : choose_for_session(draft, listener->group, failed);
@@ -397,6 +426,10 @@ static __always_inline int begin_session(struct __sk_buff *skb, const struct hea
 		if (by_id >= 0)
 			session->id = draft->id;
 	}
+	if (listener->is_single) {
+		session->flags = SINGLE;
+		session->checked = listener->answer;
+	}
 	draft->pair.member = terms->address;
 	draft->pair.source = draft->who.client;
 	if (listener->ports) {
@@ -410,15 +443,20 @@ static __always_inline int begin_session(struct __sk_buff *skb, const struct hea
 				    head->tos);
 	if (way != FOUND)
 		return keep(draft, way == TOO_LARGE ? PASSED_TOO_LARGE : PASSED_ROUTE, now);
-	int outcome = listener->ports ? evk_udp_take_port(listener->first_port, listener->ports) :
-					enter_session(draft, now);
-	if (outcome)
-		return keep(draft, outcome, now);
-	if (bpf_map_update_elem(&evk_udp_clients, &draft->who, &draft->pair, BPF_ANY)) {
-		bpf_map_delete_elem(&evk_udp_sessions, &draft->pair);
-		return keep(draft, PASSED_TABLE, now);
+	if (has_messages(listener)) {
+		evk_udp_count_message(now);
+	} else {
+		int outcome = listener->ports ? evk_udp_take_port(listener->first_port, listener->ports) :
+						enter_session(draft, now);
+		if (outcome)
+			return keep(draft, outcome, now);
+		if (!listener->is_single &&
+		    bpf_map_update_elem(&evk_udp_clients, &draft->who, &draft->pair, BPF_ANY)) {
+			bpf_map_delete_elem(&evk_udp_sessions, &draft->pair);
+			return keep(draft, PASSED_TABLE, now);
+		}
+		count_session(draft, used, now);
 	}
-	count_session(draft, used, now);
 	if (by_id >= 0)
 		count(BY_ID);
 	else
@@ -426,14 +464,6 @@ static __always_inline int begin_session(struct __sk_buff *skb, const struct hea
 	draft->from = draft->pair.source;
 	draft->to = draft->pair.member;
 	return send_datagram(skb, &fib, FORWARDED_TO_MEMBER);
-}
-
-/* True if the time since `from`, as `coarse` has it, is longer than `limit`. */
-static __always_inline int is_longer(__u64 now, __u32 from, __u32 limit)
-{
-	/* Another CPU may have a later clock. */
-	__s32 silence = coarse(now) - from;
-	return silence > 0 && (__u32)silence > limit;
 }
 
 /* Reason for which the draft's session is over at a datagram of the client, or -1. */
@@ -492,10 +522,15 @@ static __always_inline int serve_client(struct __sk_buff *skb, const struct head
 {
 	draft->who.client = head->from;
 	draft->who.listener = head->to;
-	if (bpf_map_lookup_elem(&evk_udp_kept, &draft->who))
+	draft->is_single = listener->is_single;
+	/* Of several datagrams that the system has put together, each one has an answer. */
+	if (draft->is_single && listener->answer && skb->gso_size)
+		return pass(PASSED_ODD);
+	if (!draft->is_single && bpf_map_lookup_elem(&evk_udp_kept, &draft->who))
 		return pass(PASSED_KEPT);
 	int failed = -1;
-	struct evk_nat_pair *known = bpf_map_lookup_elem(&evk_udp_clients, &draft->who);
+	struct evk_nat_pair *known =
+		draft->is_single ? 0 : bpf_map_lookup_elem(&evk_udp_clients, &draft->who);
 	if (known)
 		draft->pair = *known;
 	struct evk_udp_session *session = known ? bpf_map_lookup_elem(&evk_udp_sessions, &draft->pair) : 0;
@@ -528,6 +563,8 @@ static __always_inline int serve_member(struct __sk_buff *skb, const struct head
 {
 	if (session->flags & QUIC)
 		evk_quic_learn(skb, find_payload(head, draft), head->payload);
+	if (session->flags & SINGLE && is_late(draft, session, now))
+		return drop_late();
 	struct bpf_fib_lookup fib;
 	draft->from = session->of.listener;
 	draft->to = session->of.client;
@@ -552,6 +589,11 @@ static __always_inline int serve_member(struct __sk_buff *skb, const struct head
 			__sync_fetch_and_add(&counts->answer_ns, now - session->began_ns);
 		}
 		tell_udp(EVENT_ANSWER, 0, &draft->pair.member, session, now);
+		if (session->flags & SINGLE)
+			evk_udp_end(&draft->pair, END_CLOSED, now);
+	} else if (session->flags & SINGLE) {
+		/* Another CPU has the first answer. */
+		return drop_late();
 	}
 	return send_datagram(skb, &fib, FORWARDED_TO_CLIENT);
 }
@@ -594,10 +636,13 @@ static __always_inline int read_first_fragment(struct __sk_buff *skb, int is6, s
  * go to the same place as this one. */
 static __always_inline int pass_odd(struct __sk_buff *skb, int is6, struct evk_udp_draft *draft)
 {
-	if (!read_first_fragment(skb, is6, &draft->who) &&
-	    bpf_map_lookup_elem(&evk_udp_listeners, &draft->who.listener))
-		return keep(draft, PASSED_ODD, bpf_ktime_get_ns());
-	return pass(PASSED_ODD);
+	if (read_first_fragment(skb, is6, &draft->who))
+		return pass(PASSED_ODD);
+	struct evk_udp_listener *listener = bpf_map_lookup_elem(&evk_udp_listeners, &draft->who.listener);
+	if (!listener)
+		return pass(PASSED_ODD);
+	draft->is_single = listener->is_single;
+	return keep(draft, PASSED_ODD, bpf_ktime_get_ns());
 }
 
 #include "fragments.bpf.h"
@@ -721,7 +766,8 @@ static __attribute__((noinline)) void forget_session(const struct evk_nat_pair *
 	bpf_map_delete_elem(&evk_udp_sessions, &pair);
 }
 
-/* Removes a session that is over, or that was silent for too long. */
+/* Removes a session that is over, or that was silent for too long. A session of a single datagram that is open ends, and
+ * stays while its port rests. */
 struct evk_udp_removal {
 	struct evk_nat_pair pair;
 	__u32 seen; /* not if a datagram has come since */
@@ -735,6 +781,8 @@ int evk_udp_remove(struct evk_udp_removal *removal)
 	struct evk_udp_session *session = bpf_map_lookup_elem(&evk_udp_sessions, &pair);
 	if (!session || session->seen != removal->seen)
 		return 0;
+	if (session->flags & SINGLE)
+		return end_or_remove(&pair, session, removal->end, bpf_ktime_get_ns());
 	evk_udp_end(&pair, removal->end, bpf_ktime_get_ns());
 	forget_session(&pair);
 	return 1;

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)] // Helpers of tests fail by panicking.
 
 mod copies;
+mod datagrams;
 mod direct;
 mod errors;
 mod iperf;

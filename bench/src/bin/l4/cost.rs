@@ -28,9 +28,10 @@ const TCP_ARMS: [Arm; 6] = [
     Arm::Ipvs,
 ];
 /// Balancers of the row of UDP, the router first.
-const UDP_ARMS: [Arm; 5] = [
+const UDP_ARMS: [Arm; 6] = [
     Arm::Router,
     Arm::UdpKernel,
+    Arm::UdpSingle,
     Arm::Udp,
     Arm::NginxUdp,
     Arm::EnvoyUdp,
@@ -188,6 +189,7 @@ fn check_forwarded(kernel: &Balancer) -> Result<()> {
         "proxied_full",
         "proxied_table",
         "proxied_rate",
+        "proxied_ports",
         "proxied_route",
         "proxied_session",
         "dropped",
@@ -235,5 +237,6 @@ pub(crate) fn measure_udp(run: &Run, results: &mut Results) -> Result<()> {
             results,
         )?;
     }
-    check_arm(&all, Arm::UdpKernel)
+    check_arm(&all, Arm::UdpKernel)?;
+    check_arm(&all, Arm::UdpSingle)
 }

@@ -150,6 +150,8 @@ pub(crate) enum Arm {
     Ipvs,
     /// A UDP rule with `forward = "kernel"`.
     UdpKernel,
+    /// A UDP rule with `forward = "kernel"` whose datagrams are sessions of their own.
+    UdpSingle,
     /// A UDP rule.
     Udp,
     /// UDP through nginx.
@@ -172,6 +174,7 @@ impl Arm {
             Self::Nft => "nft",
             Self::Ipvs => "ipvs",
             Self::UdpKernel => "udp-kernel",
+            Self::UdpSingle => "udp-single",
             Self::Udp => "udp-rule",
             Self::NginxUdp => "nginx",
             Self::EnvoyUdp => "envoy",
@@ -181,7 +184,7 @@ impl Arm {
     fn is_udp(self) -> bool {
         matches!(
             self,
-            Self::UdpKernel | Self::Udp | Self::NginxUdp | Self::EnvoyUdp
+            Self::UdpKernel | Self::UdpSingle | Self::Udp | Self::NginxUdp | Self::EnvoyUdp
         )
     }
 
@@ -248,7 +251,8 @@ impl Balancer {
             | Arm::KernelXdp
             | Arm::Proxy
             | Arm::Udp
-            | Arm::UdpKernel => {
+            | Arm::UdpKernel
+            | Arm::UdpSingle => {
                 let file = folder.join(CONFIG);
                 fs::write(&file, evenkeel_config(arm, members, more))?;
                 let mut command = front.command(&run.evenkeel);
@@ -312,9 +316,12 @@ impl Balancer {
     /// Returns an error if the kernel does not forward in time.
     pub(crate) fn wait_until_forwarding(&self) -> Result<()> {
         match self.arm {
-            Arm::Kernel | Arm::KernelLeast | Arm::KernelNat | Arm::KernelXdp | Arm::UdpKernel => {
-                self.wait_until(|| self.check_forwarding())
-            }
+            Arm::Kernel
+            | Arm::KernelLeast
+            | Arm::KernelNat
+            | Arm::KernelXdp
+            | Arm::UdpKernel
+            | Arm::UdpSingle => self.wait_until(|| self.check_forwarding()),
             _ => Ok(()),
         }
     }
@@ -486,6 +493,10 @@ fn evenkeel_config(arm: Arm, members: &[SocketAddr], more: &str) -> String {
         .collect();
     let kind = match arm {
         Arm::UdpKernel => "protocol = \"udp\"\nforward = \"kernel\"",
+        Arm::UdpSingle => {
+            "protocol = \"udp\"\nforward = \"kernel\"\nreturn_path = \"nat\"\n\
+             udp = { session = \"datagram\" }"
+        }
         Arm::Udp => "protocol = \"udp\"\nudp = { session = \"datagram\" }",
         Arm::Proxy => "protocol = \"tcp\"",
         Arm::KernelLeast => {

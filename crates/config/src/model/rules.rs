@@ -370,6 +370,24 @@ fn check_anycast(rule: &Rule, table: &Table<'_>, report: &mut Report<'_>) {
     }
 }
 
+/// Returns why the kernel cannot forward the sessions of a UDP rule on its return path.
+fn find_session_obstacle(rule: &Rule) -> Option<&'static str> {
+    let udp = &rule.udp;
+    match (udp.session, rule.return_path) {
+        (UdpSession::Datagram, ReturnPath::Route) if udp.expect_answer => Some(
+            "with \"kernel\" and `session = \"datagram\"` an answer is found by the port that each datagram has towards the \
+             member: set `return_path = \"nat\"`, or `expect_answer = false` in `udp` if your members never answer, or \
+             remove this key",
+        ),
+        (UdpSession::Datagram, ReturnPath::Nat) if !udp.expect_answer => Some(
+            "with \"kernel\", `session = \"datagram\"` and `expect_answer = false` no answer needs a way back, so a port \
+             for each datagram is of no use: remove `return_path`, so that your members see the clients' addresses, or \
+             remove this key",
+        ),
+        _ => None,
+    }
+}
+
 /// Looks at what a rule cannot have if the kernel forwards its connections.
 fn check_forward(rule: &Rule, table: &Table<'_>, report: &mut Report<'_>) {
     if rule.forward == Forward::Proxy {
@@ -383,21 +401,20 @@ fn check_forward(rule: &Rule, table: &Table<'_>, report: &mut Report<'_>) {
     let mut refuse = |message: String| table.report_problem("forward", message, report);
     match rule.protocol {
         Protocol::Tcp => {}
-        Protocol::Udp if rule.udp.session != UdpSession::Datagram => {
-            if rule.return_path.is_direct() {
-                let message = "\"direct\" and \"tunnel\" are only for `protocol = \"tcp\"`: write \"route\" or \"nat\"";
-                table.report_problem("return_path", message, report);
-                return;
+        Protocol::Udp if rule.return_path.is_direct() => {
+            let message = "\"direct\" and \"tunnel\" are only for `protocol = \"tcp\"`: write \"route\" or \"nat\"";
+            table.report_problem("return_path", message, report);
+            return;
+        }
+        Protocol::Udp => {
+            if let Some(message) = find_session_obstacle(rule) {
+                refuse(message.into());
             }
         }
-        Protocol::Udp => refuse(
-            "with \"kernel\" the sessions of a rule are those of `udp = { session = \"client\" }` or \
-             `udp = { session = \"quic\" }`: set one of them, or remove this key"
-                .into(),
-        ),
         _ => {
             return refuse(
-                "\"kernel\" is only for a rule with `protocol = \"tcp\"` or `protocol = \"udp\"`".into(),
+                "\"kernel\" is only for a rule with `protocol = \"tcp\"` or `protocol = \"udp\"`"
+                    .into(),
             );
         }
     }

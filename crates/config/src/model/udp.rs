@@ -18,7 +18,8 @@ section! {
     keys UDP {
         /// Datagrams which belong to one session, and so go to one member. `client`: all datagrams from one
         /// address and port, until `idle_timeout`. `datagram`: each datagram by itself, with one answer, for
-        /// protocols of question and answer (DNS) and of messages (syslog). `quic`: as `client`, and a client
+        /// protocols of question and answer (DNS) and of messages (syslog); with `forward = "kernel"`, see
+        /// [single datagrams](kernel-forwarding.md#single-datagrams). `quic`: as `client`, and a client
         /// of QUIC whose address changes stays with its member, by the connection id.
         session: UdpSession = UdpSession::Client; r#""datagram""#,
         /// Members answer the first datagram of a session. With `true`, a member without an answer within

@@ -7,6 +7,7 @@ fn end_of(change: impl FnOnce(&mut State, &mut Option<Limits>)) -> Option<UdpEnd
         is_open: true,
         is_answered: true,
         is_copied: false,
+        is_single: false,
         leaves: false,
         silence: Duration::from_secs(5),
         age: Duration::from_secs(60),
@@ -15,6 +16,7 @@ fn end_of(change: impl FnOnce(&mut State, &mut Option<Limits>)) -> Option<UdpEnd
         answer_timeout: Duration::from_secs(2),
         expects_answer: true,
         is_quic: false,
+        is_single: false,
     };
     let mut limits = Some(Limits {
         idle: Duration::from_secs(10),
@@ -80,6 +82,26 @@ fn s41_sessions_that_have_ended_stay_for_a_while() {
         })
     };
     assert_eq!((closed(30), closed(31)), (None, IDLE));
+}
+
+#[test]
+fn s41_ports_of_datagrams_without_an_answer_rest_for_long() {
+    let ended = |silence, is_answered, linger| {
+        let state = State {
+            is_open: false,
+            is_answered,
+            is_copied: false,
+            is_single: true,
+            leaves: false,
+            silence: Duration::from_secs(silence),
+            age: Duration::from_secs(60),
+        };
+        find_end(state, None, Duration::from_secs(linger))
+    };
+    // Also if the table is nearly full.
+    assert_eq!((ended(4, true, 3), ended(4, false, 3)), (IDLE, None));
+    assert_eq!((ended(30, false, 3), ended(31, false, 3)), (None, IDLE));
+    assert_eq!((ended(4, true, 30), ended(31, true, 30)), (None, IDLE));
 }
 
 #[test]

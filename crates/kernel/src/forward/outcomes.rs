@@ -1,7 +1,7 @@
 //! Kinds of packets, as the program counts them.
 
 /// Kinds of packets, in the order of `enum evk_outcome`: a name for scripts, and the meaning of each.
-pub const OUTCOMES: [(&str, &str); 21] = [
+pub const OUTCOMES: [(&str, &str); 22] = [
     ("to_member", "forwarded to members"),
     ("to_client", "forwarded to clients"),
     (
@@ -23,7 +23,7 @@ pub const OUTCOMES: [(&str, &str); 21] = [
     (
         "odd",
         "left to the system: TCP fragments, fragments of datagrams whose first one is not known, packets with IP options or \
-         extension headers, and packets of wrong lengths",
+         extension headers, packets of wrong lengths, and packets of several datagrams that are sessions of their own",
     ),
     ("dropped", "dropped: packets of connections without a route"),
     (
@@ -78,5 +78,9 @@ pub const OUTCOMES: [(&str, &str); 21] = [
     (
         "lost_connection_id",
         "connection ids of QUIC for which the table had no place: a client whose address changes may get another member",
+    ),
+    (
+        "late_answer",
+        "dropped: answers to a single datagram that has had an answer, or whose `answer_timeout` was over",
     ),
 ];

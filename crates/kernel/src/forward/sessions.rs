@@ -43,7 +43,8 @@ impl Forwarder {
         Ok(find_map(&self.object, "evk_udp_sessions")?.max_entries())
     }
 
-    /// Removes a session, if no datagram has come since the session was read. Returns true if it was removed.
+    /// Removes a session, if no datagram has come since the session was read. A session that
+    /// [rests](UdpSession::rests_at_end) ends only. Returns true if the session was removed or has ended.
     ///
     /// # Errors
     ///

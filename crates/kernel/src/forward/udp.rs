@@ -8,6 +8,9 @@ use super::layout::{ADDRESS, Age, COPIED, NatPorts, Pair, Reader, UNIT, write_ad
 /// Flag of a session whose client has gone to another member.
 const LEAVES: u32 = 64;
 
+/// Flag of the session of a single datagram.
+const SINGLE: u32 = 1024;
+
 /// Listening address of a UDP rule, with what its sessions get: `struct evk_udp_listener`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UdpListener {
@@ -25,6 +28,9 @@ pub struct UdpListener {
     pub answer: Option<Duration>,
     /// True if a client of QUIC whose address changes stays at the member of its connection id.
     pub is_quic: bool,
+    /// True if each datagram is a session of its own, which ends with the first answer. With full NAT an answer is expected;
+    /// with half NAT none is, and the session is over at once.
+    pub is_single: bool,
 }
 
 impl UdpListener {
@@ -39,7 +45,8 @@ impl UdpListener {
             &count.to_ne_bytes(),
             &count_units(self.idle).to_ne_bytes(),
             &answer.to_ne_bytes(),
-            &u32::from(self.is_quic).to_ne_bytes(),
+            &u16::from(self.is_quic).to_ne_bytes(),
+            &u16::from(self.is_single).to_ne_bytes(),
         ];
         let bytes = parts.into_iter().flatten();
         out.iter_mut().zip(bytes).for_each(|(to, from)| *to = *from);
@@ -177,6 +184,23 @@ impl UdpSession {
     /// True if the member sees an address and a port of the balancer.
     pub fn has_nat(&self) -> bool {
         self.source != self.of.client
+    }
+
+    /// True if the session has a single datagram, and ends with the first answer.
+    pub fn is_single(&self) -> bool {
+        self.age.has_flag(SINGLE)
+    }
+
+    /// True if no other session can have the port towards the member. The port of a single datagram whose session has ended
+    /// rests, and is taken again.
+    pub fn holds_port(&self) -> bool {
+        self.has_nat() && (self.is_open() || !self.is_single())
+    }
+
+    /// True if the session stays in the table when [`Forwarder::remove_udp_session`](super::Forwarder::remove_udp_session)
+    /// ends the session, while the port rests.
+    pub fn rests_at_end(&self) -> bool {
+        self.is_open() && self.is_single()
     }
 }
 

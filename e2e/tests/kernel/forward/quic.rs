@@ -31,7 +31,7 @@ impl Machines {
         run_ip(&format!("-n {name} addr add {ip}{end} dev client0"));
     }
 
-    fn count_packets(&self, balancer: &Balancer, name: &str) -> u64 {
+    pub(super) fn count_packets(&self, balancer: &Balancer, name: &str) -> u64 {
         self.forwarded(balancer)["packets"][name].as_u64().unwrap()
     }
 }

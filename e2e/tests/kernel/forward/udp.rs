@@ -70,21 +70,26 @@ impl Machines {
         config.replace("protocol = \"tcp\"", "protocol = \"udp\"")
     }
 
-    fn start_udp_balancer(&self, forward: &str, members: &[u8], more: &str) -> Option<Balancer> {
+    pub(super) fn start_udp_balancer(
+        &self,
+        forward: &str,
+        members: &[u8],
+        more: &str,
+    ) -> Option<Balancer> {
         let config = self.write_udp_config(forward, members, more);
         let command = self.pair.front.command(evenkeel_binary());
         self.start_balancer_by(command, &config)
     }
 
     /// A member that sends each datagram back, behind a line with its number and the sender as the member sees it.
-    fn start_udp_member(&self, last: u8) {
+    pub(super) fn start_udp_member(&self, last: u8) {
         let at = self.family.member(last);
         let socket = self.pair.back.run_inside(|| UdpSocket::bind(at).unwrap());
         answer_datagrams(socket, last);
     }
 
     /// A client of the rule with a separate port.
-    fn open_client(&self) -> UdpSocket {
+    pub(super) fn open_client(&self) -> UdpSocket {
         let at = SocketAddr::new(self.family.client(), 0);
         let socket = self.clients.run_inside(|| UdpSocket::bind(at).unwrap());
         socket.connect(self.family.rule()).unwrap();
@@ -401,10 +406,10 @@ fn s41_sessions_of_udp_stay_at_members_that_drain_and_leave_those_in_maintenance
 }
 
 /// A DNS server that knows one name: the address of the name says which server has answered.
-struct Dns(Child);
+pub(super) struct Dns(Child);
 
 impl Dns {
-    fn start(machines: &Machines, last: u8) -> Self {
+    pub(super) fn start(machines: &Machines, last: u8) -> Self {
         let at = machines.family.member(last);
         let mut command = machines.pair.back.command("dnsmasq");
         let arguments = [

@@ -2,6 +2,7 @@
 
 use super::direct::serve_direct;
 use super::packets::*;
+use super::udp::datagrams::serve_singly_by;
 use super::udp::{Datagram, serve_sessions, serve_with_ports};
 use super::xdp::{Bench, serve};
 use super::*;
@@ -50,6 +51,46 @@ fn measure(forwarder: &Forwarder, interface: u32, program: &str, name: &str, fra
     );
 }
 
+/// Runs the program on a frame once. Returns the time, and the frame that the program sends.
+fn measure_one(forwarder: &Forwarder, interface: u32, frame: &[u8]) -> (u128, Vec<u8>) {
+    let mut context = write_context("evk_forward", interface, frame.len());
+    let mut out = [0; 2048];
+    let input = ProgramInput {
+        context_in: Some(&mut context),
+        data_in: Some(frame),
+        data_out: Some(&mut out),
+        ..ProgramInput::default()
+    };
+    let program = bpf::find_program_mut(&forwarder.object, "evk_forward").unwrap();
+    let output = program.test_run(input).unwrap();
+    assert_eq!(output.return_value, 7);
+    (output.duration.as_nanos(), output.data.unwrap().to_vec())
+}
+
+/// Lets a client ask by single datagrams again and again, and prints the time for a question and for an answer.
+fn measure_single_datagrams(forwarder: &Forwarder, interface: u32, family: Family) {
+    let ports = NatPorts {
+        first: 10_000,
+        count: 50_000,
+    };
+    serve_singly_by(forwarder, &[family.member(9)], ports);
+    let question = Datagram::new(family.client(9), family.listener());
+    let mut times = [const { Vec::new() }; 2];
+    for _ in 0..RUNS {
+        let (time, sent) = measure_one(forwarder, interface, &question.write());
+        times[0].push(time);
+        let answer = Datagram::read(&sent).reply(b"noon");
+        times[1].push(measure_one(forwarder, interface, &answer.write()).0);
+    }
+    let [question, answer] = times.map(|mut times| {
+        times.sort_unstable();
+        format!("{:5} ({:5})", times[RUNS / 10], times[RUNS / 2])
+    });
+    println!(
+        "{family:?} UDP single datagrams, to member, to client: {question}, {answer} ns (median)"
+    );
+}
+
 #[test]
 #[ignore = "prints the time of a packet by each way"]
 fn packets_of_each_way_cost() {
@@ -84,6 +125,7 @@ fn packets_of_each_way_cost() {
                 &format!("{family:?} direct"),
                 &[ask.write()],
             );
+            measure_single_datagrams(forwarder, interface, family);
             for has_nat in [false, true] {
                 if has_nat {
                     serve_with_ports(forwarder, &[family.member(9)]);

@@ -4,7 +4,7 @@ use super::packets::*;
 use super::*;
 
 /// Lets each source begin this number of connections, and one more an hour.
-fn set_burst(forwarder: &Forwarder, burst: u32) {
+pub(super) fn set_burst(forwarder: &Forwarder, burst: u32) {
     let interval = Duration::from_secs(3600).as_nanos() as u64;
     let words = [interval, interval * u64::from(burst)];
     let bytes: Vec<u8> = words.into_iter().flat_map(u64::to_ne_bytes).collect();

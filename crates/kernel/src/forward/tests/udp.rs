@@ -1,6 +1,7 @@
 //! Sessions of UDP, with packets that tests make.
 
 mod copies;
+pub(super) mod datagrams;
 mod fragments;
 mod quic;
 
@@ -117,6 +118,7 @@ fn udp_listener(family: Family) -> UdpListener {
         idle: Duration::from_secs(60),
         answer: Some(Duration::from_secs(60)),
         is_quic: false,
+        is_single: false,
     }
 }
 

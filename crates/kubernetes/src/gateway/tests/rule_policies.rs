@@ -338,7 +338,7 @@ fn a_route_takes_the_policy_of_its_gateway_from_no_other_route() {
         ),
         (
             (Kind::UdpRoute, "dns"),
-            json!({ "rule": { "udp": { "session": "datagram" } } }),
+            json!({ "rule": { "udp": { "session": "datagram", "expect_answer": false } } }),
             "kubernetes.53.udp",
             "kubernetes.5432",
         ),

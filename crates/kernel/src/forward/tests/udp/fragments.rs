@@ -1,5 +1,6 @@
 //! Fragments of datagrams follow the first one.
 
+use super::datagrams::serve_singly;
 use super::*;
 
 /// Bytes of data in the first fragment.
@@ -146,6 +147,35 @@ fn s41_fragments_follow_the_first_one_in_both_directions() {
                 assert!(!sent.has_sum);
             }
             remove_all(forwarder);
+        });
+    }
+}
+
+#[test]
+fn s41_fragments_of_a_single_datagram_and_of_its_answer_follow_the_first_one() {
+    for family in [Family::V4, Family::V6] {
+        run_beside_routes(|forwarder, interface| {
+            serve_singly(forwarder, &[family.member(9)]);
+            let question = make_question(family, 64);
+            let sent = pass_parts(forwarder, interface, &question, 7);
+            assert_eq!(sent.data, question.data);
+            let answer = sent.reply(&question.data);
+            let back = pass_parts(forwarder, interface, &answer, 8);
+            assert_eq!(back, question.reply(&question.data));
+            // No fragment of another answer is sent.
+            let mut context = [0; 44];
+            context[36..40].copy_from_slice(&interface.to_ne_bytes());
+            for frame in split(&answer, 9, FIRST) {
+                let (verdict, _) = run_on_frame(forwarder, "evk_forward", &mut context, &frame);
+                assert!([2, NOT_TAKEN].contains(&verdict), "{verdict}");
+            }
+            assert_eq!(read_outcome(forwarder, "late_answer"), 1);
+            // In another order the proxy serves this datagram, and not the next one.
+            let mut parts = split(&question, 10, FIRST);
+            parts.reverse();
+            assert!(is_left(&try_parts(forwarder, interface, &parts)));
+            assert_eq!(list_kept(forwarder), []);
+            pass_parts(forwarder, interface, &question, 11);
         });
     }
 }
