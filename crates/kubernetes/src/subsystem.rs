@@ -99,7 +99,7 @@ impl Plan {
         node: Option<&Node>,
     ) -> HashMap<ServiceName, Plan> {
         let mut plans: HashMap<ServiceName, Plan> = HashMap::new();
-        for port in &settings.services {
+        for port in settings.services.iter() {
             let name = (port.namespace.clone(), port.service.clone());
             let plan = plans.entry(name).or_insert_with(|| Plan {
                 api: Arc::clone(api),
