@@ -158,6 +158,10 @@ impl Writer {
         let changed = self.world.take_changed_statuses();
         let all = Arc::clone(&wanted.borrow_and_update());
         self.settled.update(&all, &changed);
+        // Their events have come.
+        for object in &changed {
+            self.tried.remove(object);
+        }
         if self.tried.len() > 2 * all.len() {
             let names: HashSet<_> = all.iter().map(|of| (of.kind, &of.object)).collect();
             self.tried

@@ -220,7 +220,9 @@ pub async fn follow_answer(
     mut take: impl FnMut(&[u8]) -> bool,
 ) -> Result<Option<Answer>, AskError> {
     let silent = |_| AskError::Io(io::ErrorKind::TimedOut.into());
-    let mut stream = timeout(silence, whom.connect()).await.map_err(silent)??;
+    // A handshake takes much room, and thousands of clients may wait afterwards.
+    let connecting = Box::pin(whom.connect());
+    let mut stream = timeout(silence, connecting).await.map_err(silent)??;
     let sent = timeout(silence, stream.write_all(&question.to_bytes(true))).await;
     sent.map_err(silent)??;
     let mut bytes = Vec::with_capacity(READ_BYTES);
