@@ -557,7 +557,9 @@ mod tests {
     fn texts_of_a_member_that_are_the_same_share_memory() {
         let state = alone(0);
         let endpoints = &state.groups[0].endpoints;
-        let Endpoint { in_file, member, .. } = &endpoints[0];
+        let Endpoint {
+            in_file, member, ..
+        } = &endpoints[0];
         assert!(Arc::ptr_eq(in_file, &member.name) && &**in_file == "10.0.0.1:80");
         assert!(Arc::ptr_eq(&member.host, member.location.name()));
         assert_eq!(endpoints.capacity(), 1);

@@ -53,9 +53,8 @@ impl GeneratedParser {
         let rules = rules.concat();
         let bytes = reader.bytes;
         let last = self.last.as_mut();
-        let last = last.filter(|last| {
-            last.rules == rules && have_same_parts(&last.groups, text.groups())
-        });
+        let last =
+            last.filter(|last| last.rules == rules && have_same_parts(&last.groups, text.groups()));
         if let Some(last) = last
             && let Some(parsed) = read_routes_only(last, &mut reader)
         {

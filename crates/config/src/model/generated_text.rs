@@ -156,8 +156,7 @@ impl Deref for GeneratedText {
 /// Compares texts in parts by their parts, which are cut in the same way in all texts of a controller.
 impl PartialEq for GeneratedText {
     fn eq(&self, other: &Self) -> bool {
-        let is_in_parts =
-            |of: &GeneratedText| !of.0.rules.is_empty() || !of.0.groups.is_empty();
+        let is_in_parts = |of: &GeneratedText| !of.0.rules.is_empty() || !of.0.groups.is_empty();
         if Arc::ptr_eq(&self.0, &other.0) {
             return true;
         }
@@ -225,12 +224,18 @@ mod tests {
 
     #[test]
     fn parts_are_joined_and_have_the_lines_of_the_whole() {
-        let (routes, groups) = (parts(&["a = 1\n", "b = 1\nc = 1\n"]), parts(&["[g]\n", "[h]\n"]));
+        let (routes, groups) = (
+            parts(&["a = 1\n", "b = 1\nc = 1\n"]),
+            parts(&["[g]\n", "[h]\n"]),
+        );
         let whole = text(&routes, &groups);
         let wanted = "[rule.web]\nlisten = []\n[[rule.web.routes]]\na = 1\n[[rule.web.routes]]\nb = 1\nc = 1\n[g]\n[h]\n";
         assert_eq!(whole, wanted);
         let lines = whole.number_lines();
-        assert_eq!((&*lines.routes, &*lines.groups), (&[vec![4, 6]][..], &[8, 9][..]));
+        assert_eq!(
+            (&*lines.routes, &*lines.groups),
+            (&[vec![4, 6]][..], &[8, 9][..])
+        );
         let line = |number: usize| whole.lines().nth(number - 1).unwrap().to_owned();
         assert_eq!([4, 6, 8, 9].map(line), ["a = 1", "b = 1", "[g]", "[h]"]);
     }

@@ -366,11 +366,7 @@ impl<'f> Draft<'f> {
 
     /// Makes paths of groups and locations absolute, reads passwords, and chooses the defaults for members that rules
     /// carry clients to.
-    fn resolve_groups(
-        &mut self,
-        mut parts: Option<&mut PartReader<'_>>,
-        report: &mut Report<'_>,
-    ) {
+    fn resolve_groups(&mut self, mut parts: Option<&mut PartReader<'_>>, report: &mut Report<'_>) {
         let (config, folder) = (&mut self.config, self.folder);
         // Groups without such settings stay shared.
         let of_groups = config.groups.iter_mut();

@@ -10,7 +10,9 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::config::describe_tables;
-use super::generated_text::{FirstLines, GeneratedPart, GeneratedParts, GeneratedText, is_same_part};
+use super::generated_text::{
+    FirstLines, GeneratedPart, GeneratedParts, GeneratedText, is_same_part,
+};
 use super::group::GroupConfig;
 use super::kubernetes::ServicePort;
 use super::reach::Reach;
@@ -119,7 +121,8 @@ impl<T> KnownParts<T> {
         let mut seen = HashSet::new();
         let all = &mut self.all;
         let is_unused = |key: &PartKey| all.get(key).is_some_and(|known| known.uses == 0);
-        self.unused.retain(|key| is_unused(key) && seen.insert(key.clone()));
+        self.unused
+            .retain(|key| is_unused(key) && seen.insert(key.clone()));
         let many = self.unused.len().saturating_sub(most);
         for key in self.unused.drain(..many) {
             all.remove(&key);
@@ -224,13 +227,15 @@ impl PartStore {
             self.lists.retain(|name, _| names.contains(name.as_str()));
         }
         let lists = &self.lists;
-        let is_listed =
-            |key: &RuleKey| lists.get(&key.0).is_some_and(|of| of.key == *key);
+        let is_listed = |key: &RuleKey| lists.get(&key.0).is_some_and(|of| of.key == *key);
         if is_good || self.routes.len() > lists.len() + SPARE {
             self.routes.retain(|key, _| is_listed(key));
         }
         for rule in text.rules() {
-            let of_rule = self.routes.iter_mut().filter(|(key, _)| *key.0 == *rule.name);
+            let of_rule = self
+                .routes
+                .iter_mut()
+                .filter(|(key, _)| *key.0 == *rule.name);
             of_rule.for_each(|(_, known)| known.forget_unused(most(rule.routes.len())));
         }
     }

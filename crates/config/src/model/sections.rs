@@ -70,7 +70,10 @@ impl Config {
         let of_locations = self.locations.iter().filter_map(|l| l.monitor.as_ref());
         let monitors: Vec<_> = of_groups.chain(of_locations).cloned().collect();
         // Few groups of thousands have any.
-        let (sources, none) = (self.groups.iter().map(|group| &group.sources), Sources::default());
+        let (sources, none) = (
+            self.groups.iter().map(|group| &group.sources),
+            Sources::default(),
+        );
         let sources: Vec<_> = sources.filter(|of| **of != none).cloned().collect();
         Sections::default()
             .with(self.acme.as_ref())

@@ -626,8 +626,14 @@ mod tests {
     fn groups_stand_in_the_order_of_their_first_uses() {
         let mut groups = RouteGroups::default();
         let mut all = [
-            (route(1), vec![rule(0, &["b"], true), rule(1, &["c", "b"], true)]),
-            (route(2), vec![rule(2, &["a", "c"], true), rule(3, &["d"], false)]),
+            (
+                route(1),
+                vec![rule(0, &["b"], true), rule(1, &["c", "b"], true)],
+            ),
+            (
+                route(2),
+                vec![rule(2, &["a", "c"], true), rule(3, &["d"], false)],
+            ),
             (route(0), vec![rule(4, &["c"], true)]),
         ];
         for (key, rules) in &mut all {

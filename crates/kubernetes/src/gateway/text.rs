@@ -310,13 +310,19 @@ mod tests {
         text.line("second");
         text.begin(Arc::clone(&two));
         text.line("third");
-        text.routes_mut().unwrap().push(Arc::new(Part("a = 1\nb = 1\n")));
+        text.routes_mut()
+            .unwrap()
+            .push(Arc::new(Part("a = 1\nb = 1\n")));
         text.begin_rule("y", Arc::clone(&two));
         text.line("[rule.y]");
-        text.groups_mut().push(Arc::new(Part("[group.g]\nmembers = []\n")));
+        text.groups_mut()
+            .push(Arc::new(Part("[group.g]\nmembers = []\n")));
         let whole = text.take_parts();
         let lines: Vec<&str> = whole.lines().collect();
-        assert_eq!(lines[3..7], ["[[rule.\"x\".routes]]", "a = 1", "b = 1", "[rule.y]"]);
+        assert_eq!(
+            lines[3..7],
+            ["[[rule.\"x\".routes]]", "a = 1", "b = 1", "[rule.y]"]
+        );
         let origins = text.list_origins(&whole);
         let find = |line: usize| match origins.find(line)? {
             LineOrigin::Owner(owner) => Some(format!("{owner:?}")),

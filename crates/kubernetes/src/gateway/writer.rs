@@ -273,7 +273,10 @@ mod tests {
         let again: StatusList = Arc::new(vec![a, Arc::clone(&other[0])]);
         assert_eq!(settle(&again, &[(Kind::HttpRoute, "a")]), ["a"]);
         // A status that was not written stays open, unless it is no longer wanted.
-        settled.update(&again, &BTreeSet::from([(Kind::HttpRoute, ObjectName::new("shop", "b"))]));
+        settled.update(
+            &again,
+            &BTreeSet::from([(Kind::HttpRoute, ObjectName::new("shop", "b"))]),
+        );
         settled.update(&again, &BTreeSet::new());
         assert_eq!(settled.open.len(), 1);
         settled.update(&StatusList::default(), &BTreeSet::new());

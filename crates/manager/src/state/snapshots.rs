@@ -293,11 +293,7 @@ fn is_settled(before: &Rule, rule: &Rule) -> bool {
 
 /// Returns the targets of a rule before if all are as they were, given that the groups are: the rule sends requests to the
 /// same groups, with the same settings. `others` are the names of its other groups.
-fn keep_targets(
-    before: &RuleSnapshot,
-    rule: &Rule,
-    others: &[&str],
-) -> Option<TargetsWithConfigs> {
+fn keep_targets(before: &RuleSnapshot, rule: &Rule, others: &[&str]) -> Option<TargetsWithConfigs> {
     let known = before.target_configs.iter().map(|of| of.name.as_str());
     let is_same = is_settled(&before.rule, rule)
         && before.rule.sni == rule.sni

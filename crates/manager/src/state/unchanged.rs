@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::State;
 use super::entry::GroupEntry;
 use crate::config::GroupConfig;
-use crate::inputs::Inputs;
+use crate::inputs::{Inputs, Live};
 use crate::lists::{Lists, same_files};
 
 /// Parts of a state that other inputs follow.
@@ -79,21 +79,29 @@ impl State {
         self.learnt.is_none()
             && self.prompts.is_none()
             && old.config.has_same_groups(&next.config)
-            && have_same_values(&old.live.groups, &next.live.groups, |one, other| {
-                one.0 == other.0 && Arc::ptr_eq(&one.1, &other.1)
-            })
+            && have_same_live_groups(&old.live, &next.live)
             && old.live.group_maintenance == next.live.group_maintenance
             && have_same_surroundings(old, next)
             && old.addresses == next.addresses
             && old.lists.services == next.lists.services
             && same_files(&old.lists.files, &next.lists.files)
             && (Arc::ptr_eq(&old.lists.found, &next.lists.found)
-                || have_same_values(&old.lists.found, &next.lists.found, Arc::ptr_eq))
+                || have_same_values(&*old.lists.found, &*next.lists.found, Arc::ptr_eq))
             && have_same_values(&old.clients, &next.clients, Arc::ptr_eq)
             && have_same_values(&old.cookies, &next.cookies, Arc::ptr_eq)
             && old.files.answers == next.files.answers
             && have_same_values(&old.files.users, &next.files.users, Arc::ptr_eq)
     }
+}
+
+/// True if both have the same groups that do not stand in the file.
+fn have_same_live_groups(some: &Live, others: &Live) -> bool {
+    let mut all = some.groups.iter();
+    some.groups.len() == others.groups.len()
+        && all.all(|(name, (owner, group))| {
+            let other = others.groups.get(name);
+            other.is_some_and(|(of, other)| of == owner && Arc::ptr_eq(group, other))
+        })
 }
 
 /// True if both have the same keys, with values that `is_same` finds the same.

@@ -289,7 +289,10 @@ impl KeptRoutes {
             return;
         }
         let groups = Arc::make_mut(&mut self.groups);
-        for place in self.order.extract_if(.., |place| gone.contains_key(&place.serial)) {
+        for place in self
+            .order
+            .extract_if(.., |place| gone.contains_key(&place.serial))
+        {
             let Some(translation) = gone.get(&place.serial) else {
                 continue;
             };
@@ -402,7 +405,8 @@ impl KeptRoutes {
 
     /// Returns the translations of the routes that claim something which another one may have, the oldest first.
     fn list_claiming(&self) -> impl Iterator<Item = &RouteTranslation> {
-        let known = { self.claiming.iter() }.filter_map(|of| self.routes.get(&address_of(&of.route)));
+        let known =
+            { self.claiming.iter() }.filter_map(|of| self.routes.get(&address_of(&of.route)));
         known.map(|kept| &kept.translation)
     }
 }
