@@ -490,11 +490,20 @@ struct ForwardedState {
     groups: Vec<Arc<Group>>,
     members: HashSet<MemberId>,
     opinions: HashMap<MemberId, SourceReport>,
+    /// True if there was no broker, and everything was taken back that one had said.
+    is_idle: bool,
 }
 
 impl ForwardedState {
     /// Answers whether there is more to come.
     fn compare(&mut self, reporting: &Reporting, manager: &Manager) -> bool {
+        let (has_broker, is_stopped) = {
+            let state = reporting.task.lock_state();
+            (state.broker.is_some(), state.stopped)
+        };
+        if self.is_idle && !has_broker {
+            return !is_stopped;
+        }
         let groups = manager.list_groups();
         let same = groups.len() == self.groups.len()
             && groups
@@ -543,9 +552,50 @@ impl ForwardedState {
             }
         }
         (self.groups, self.members, self.opinions) = (groups, members, desired.opinions);
+        self.is_idle = !has_broker && self.opinions.is_empty() && desired.joined.is_empty();
+        if self.is_idle {
+            // Nobody asks for members, of which there may be thousands. A broker that comes later is told of them at once.
+            (self.groups, self.members) = (Vec::new(), HashSet::new());
+            reporting.task.lock_state().directory = Arc::default();
+        }
         if let Err(error) = manager.set_joined(desired.joined) {
             error!("servers of agents cannot join their groups: {error}");
         }
         true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use evenkeel_manager::config::parse;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn without_a_broker_nothing_is_kept_of_members() {
+        let name = format!("evenkeel-broker-idle-{}", std::process::id());
+        let keys = std::env::temp_dir().join(name);
+        std::fs::write(&keys, "1:000102030405060708090a0b0c0d0e0f\n").unwrap();
+        std::fs::set_permissions(&keys, std::fs::Permissions::from_mode(0o600)).unwrap();
+        let clock = Clock::start();
+        let reporting = Reporting::new(clock).unwrap();
+        let manager = Manager::new(clock, Arc::new(reporting.clone()));
+        let broker = format!("[broker]\nlisten = \"127.0.0.1:0\"\nkey_file = {keys:?}\n");
+        let mut passed_on = ForwardedState::default();
+        for (broker, is_idle) in [("", true), (&*broker, false), ("", true)] {
+            let rule = "[rule.web]\nlisten = \"127.0.0.1:1\"\nmembers = [\"127.0.0.1:81\"]\n";
+            let config = parse("x", &format!("{broker}{rule}")).unwrap();
+            manager.apply_config(config).await.unwrap();
+            for _ in 0..2 {
+                assert!(passed_on.compare(&reporting, &manager));
+                assert_eq!(passed_on.is_idle, is_idle);
+                assert_eq!(passed_on.members.len(), usize::from(!is_idle));
+            }
+        }
+        reporting.stop();
+        assert!(!passed_on.compare(&reporting, &manager));
+        std::fs::remove_file(keys).unwrap();
     }
 }

@@ -41,6 +41,7 @@ pub use model::fleet::Fleet;
 pub use model::ftp::{FtpOptions, FtpTls, PortRange};
 pub use model::gateway::{GENERATED_PREFIX, GatewayController};
 pub use model::generated::GeneratedParser;
+pub use model::generated_text::{GeneratedPart, GeneratedParts, GeneratedRule, GeneratedText};
 pub use model::group::{GroupConfig, Said};
 pub use model::health::{HealthCheck, HealthCheckKind, QueryType, Secret};
 pub use model::hedge::Hedge;
@@ -64,7 +65,6 @@ pub use model::parse::{
     SharedConfigSource, load_config, parse, parse_config_source, parse_generated, parse_shared,
     parse_with,
 };
-pub use model::parts::{GeneratedPart, GeneratedParts};
 pub use model::priority::{ClientPriority, PRIORITY};
 pub use model::process::Process;
 pub use model::protocol::{MemberProtocol, SendProxy, Source};

@@ -71,6 +71,8 @@ impl<'de, T: Deserialize<'de>, U> Visitor<'de> for BoundedVisitor<T, U> {
             }
             kept.extend((self.keep)(element));
         }
+        // Most lists have one element, and the first one takes room for four.
+        kept.shrink_to_fit();
         Ok(kept)
     }
 }

@@ -99,7 +99,7 @@ impl Plan {
         node: Option<&Node>,
     ) -> HashMap<ServiceName, Plan> {
         let mut plans: HashMap<ServiceName, Plan> = HashMap::new();
-        for port in &settings.services {
+        for port in settings.services.iter() {
             let name = (port.namespace.clone(), port.service.clone());
             let plan = plans.entry(name).or_insert_with(|| Plan {
                 api: Arc::clone(api),
@@ -303,7 +303,8 @@ impl FollowedService {
     async fn run(mut self, mut follower: Follower<Slices>) {
         loop {
             let pause = match follower.watcher.next_question() {
-                Question::List(_) => self.list(&mut follower).await,
+                // Each service has such a task, which seldom lists anything.
+                Question::List(_) => Box::pin(self.list(&mut follower)).await,
                 Question::Watch(version) => self.watch(&mut follower, &version).await,
             };
             sleep(pause).await;

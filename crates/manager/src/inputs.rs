@@ -171,6 +171,9 @@ impl Inputs {
 
     /// Forgets the addresses of names that no member has.
     fn forget_addresses(&mut self) {
+        if self.addresses.is_empty() {
+            return;
+        }
         let hosts = self.host_names();
         self.addresses.retain(|host, _| hosts.contains_key(host));
     }

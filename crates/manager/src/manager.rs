@@ -267,13 +267,18 @@ impl Manager {
         inputs: Inputs,
         generation: u64,
     ) -> Result<(), ApplyError> {
-        self.install_once(state, inputs, generation)?;
+        let (own, before) = (Arc::clone(&state.inputs.own), state.snapshot.generation);
+        let mut keeps_groups = self.install_once(state, inputs, generation)?;
         // Where the system chose a port, it is known only now.
         if state.inputs.has_guests() && self.listening() != state.inputs.listening {
             let inputs = state.inputs.clone();
-            self.install_once(state, inputs, generation)?;
+            keeps_groups &= self.install_once(state, inputs, generation)?;
         }
-        self.tell_changes();
+        // Generated routes have nothing that those who follow changes look at.
+        let is_of_routes = keeps_groups && before != generation;
+        if !is_of_routes || !Arc::ptr_eq(&own, &state.inputs.own) {
+            self.tell_changes();
+        }
         Ok(())
     }
 
@@ -284,15 +289,20 @@ impl Manager {
         listening
     }
 
+    /// Installs a change. Returns true if all groups stay as they are.
     fn install_once(
         &self,
         state: &mut State,
         mut inputs: Inputs,
         generation: u64,
-    ) -> Result<(), ApplyError> {
+    ) -> Result<bool, ApplyError> {
         let now = self.clock.now();
-        one_name_each(&inputs)?;
         inputs.listening = self.listening();
+        if state.keeps_groups(&inputs) {
+            self.install_beside_groups(state, inputs, generation)?;
+            return Ok(true);
+        }
+        one_name_each(&inputs)?;
         let mut next = state.next_keeping(inputs, generation, now);
         next.learnt = state.learnt.take();
         next.prompts = state.prompts.take();
@@ -313,6 +323,33 @@ impl Manager {
         let mut before = std::mem::replace(state, next);
         // Groups that are gone end now what they have under way.
         before.groups.clear();
+        free_aside((before, retired));
+        self.ready.store(None);
+        Ok(false)
+    }
+
+    /// Installs a change that leaves all groups as they are, such as that of a route: the state before keeps them, and only
+    /// rules and sections are made anew.
+    fn install_beside_groups(
+        &self,
+        state: &mut State,
+        inputs: Inputs,
+        generation: u64,
+    ) -> Result<(), ApplyError> {
+        let before = std::mem::replace(&mut state.inputs, inputs);
+        let next = state.next_snapshot(&state.snapshot, generation, true);
+        if !Arc::ptr_eq(&next, &state.snapshot) {
+            match self.subsystems.prepare(&next) {
+                Ok(commit) => commit(),
+                Err(errors) => {
+                    state.inputs = before;
+                    return Err(errors.into());
+                }
+            }
+            self.snapshots.send_replace(Arc::clone(&next));
+        }
+        let former = std::mem::replace(&mut state.snapshot, next);
+        let retired = std::mem::replace(&mut state.retired, former);
         free_aside((before, retired));
         self.ready.store(None);
         Ok(())

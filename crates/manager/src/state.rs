@@ -151,7 +151,7 @@ impl State {
         for name in next.inputs.live.needed_locations.clone() {
             next.location(&name, &self.locations);
         }
-        next.snapshot = next.next_snapshot(&self.snapshot, generation);
+        next.snapshot = next.next_snapshot(&self.snapshot, generation, false);
         next
     }
 
@@ -551,6 +551,18 @@ mod tests {
         let back = resolve(&mut state, 2, &[1, 2], at(1101));
         assert_ne!(back[0].member.id, first[0].member.id);
         assert_eq!(back[0].member.slot.record().request_totals().total(), 0);
+    }
+
+    #[test]
+    fn texts_of_a_member_that_are_the_same_share_memory() {
+        let state = alone(0);
+        let endpoints = &state.groups[0].endpoints;
+        let Endpoint {
+            in_file, member, ..
+        } = &endpoints[0];
+        assert!(Arc::ptr_eq(in_file, &member.name) && &**in_file == "10.0.0.1:80");
+        assert!(Arc::ptr_eq(&member.host, member.location.name()));
+        assert_eq!(endpoints.capacity(), 1);
     }
 
     #[test]

@@ -481,14 +481,11 @@ impl Subsystem for Proxy {
             }
         }
         for rule in &next.rules {
-            let targets = rule.targets().map(|target| {
+            let mut of_clients = rule.targets().filter(|of| of.source == Source::Client);
+            if let Some(target) = of_clients.next() {
                 let group = target.group.current.load();
-                (Arc::clone(group.name()), target.source)
-            });
-            let targets: Vec<_> = targets.collect();
-            errors.extend(no_sources(
-                targets.iter().map(|(name, source)| (&**name, *source)),
-            ));
+                errors.extend(no_sources([(&**group.name(), target.source)].into_iter()));
+            }
         }
         for snapshot in &next.rules {
             for key in listen_keys(snapshot) {

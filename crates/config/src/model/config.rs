@@ -1,6 +1,8 @@
 //! The whole configuration: its parts, the files beside it, and the reference of all tables.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use evenkeel_core::address::Address;
@@ -13,7 +15,7 @@ use super::dns::{self, Dns};
 use super::fleet::{self, Fleet};
 use super::group;
 use super::kernel_forwarding::{self, KernelForwarding};
-use super::kubernetes::{self, Kubernetes};
+use super::kubernetes::{self, Kubernetes, ServicePort};
 use super::location::{self, LocationConfig};
 use super::log_format::LogFormat;
 use super::member;
@@ -122,10 +124,23 @@ impl Config {
         };
         self.rules.extend(generated.rules.iter().cloned());
         self.groups.extend(generated.groups.iter().cloned());
-        let services = generated.kubernetes.iter().flat_map(|of| &of.services);
-        kubernetes.services.extend(services.cloned());
-        kubernetes.services.sort();
-        kubernetes.services.dedup();
+        let Some(generated) = &generated.kubernetes else {
+            return;
+        };
+        kubernetes.services = match kubernetes.services.is_empty() {
+            true => Arc::clone(&generated.services),
+            false => {
+                let own = kubernetes.services.iter();
+                let all: BTreeSet<&ServicePort> = own.chain(generated.services.iter()).collect();
+                all.into_iter().cloned().collect()
+            }
+        };
+    }
+
+    /// True if both have the same groups in memory, in the same order.
+    pub fn has_same_groups(&self, other: &Config) -> bool {
+        let mut pairs = self.groups.iter().zip(&other.groups);
+        self.groups.len() == other.groups.len() && pairs.all(|(one, other)| one.is_same(other))
     }
 
     /// The files beside the configuration that are read with it, but for files that are on no disk.

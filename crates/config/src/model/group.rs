@@ -281,6 +281,8 @@ impl GroupConfig {
             .into_iter()
             .partition(|member| member.srv.is_some() || member.kubernetes.is_some());
         (group.services, group.members) = (services, members);
+        group.services.shrink_to_fit();
+        group.members.shrink_to_fit();
         group.read_shared(table, report);
         if group.sticky.is_some() {
             let is_said = group.said.granularity;

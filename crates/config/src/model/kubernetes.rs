@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::fmt;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::gateway::{self, GatewayController};
@@ -17,7 +18,7 @@ section! {
     #[derive(Clone, Debug, PartialEq)]
     pub struct Kubernetes {
         /// Ports of services that groups name, each once, in order.
-        services: Vec<ServicePort> = Vec::new(),
+        services: Arc<[ServicePort]> = Arc::default(),
     }
     keys KUBERNETES {
         /// Kubeconfig file with the address of the API server and the credentials. By default the balancer uses
@@ -150,17 +151,22 @@ impl fmt::Display for ServicePort {
     }
 }
 
+/// Returns the ports of services that groups name, each once and in order.
+pub(crate) fn list_services<'a>(names: impl Iterator<Item = &'a str>) -> Arc<[ServicePort]> {
+    let services: BTreeSet<ServicePort> = names.filter_map(ServicePort::from_text).collect();
+    services.into_iter().collect()
+}
+
 /// Reads `[kubernetes]` of the file. `services` are those that groups name. Without the table there is a section if there
 /// is such a service.
-pub(crate) fn read<'a>(
+pub(crate) fn read(
     top: &mut Table<'_>,
     folder: &Path,
-    services: impl Iterator<Item = &'a str>,
+    services: Arc<[ServicePort]>,
     report: &mut Report<'_>,
 ) -> Option<Kubernetes> {
-    let services: BTreeSet<ServicePort> = services.filter_map(ServicePort::from_text).collect();
     let mut kubernetes = Kubernetes {
-        services: services.into_iter().collect(),
+        services,
         ..Kubernetes::default()
     };
     let Some(mut table) = top.read_table("kubernetes", report) else {
@@ -229,7 +235,7 @@ mod tests {
             assert!(pods.is_of_pods() && pods.namespace == "ml", "{pods:?}");
             assert_eq!(pods.to_string(), good);
             let config = parse("x", &rule(&format!("{{ kubernetes = {good:?} }}"))).unwrap();
-            assert_eq!(config.kubernetes.unwrap().services, [pods]);
+            assert_eq!(*config.kubernetes.unwrap().services, [pods]);
         }
         let many = |count| format!("ml/{}:1", vec!["a=b"; count].join(","));
         assert!(ServicePort::from_text(&many(MAX_LABELS)).is_some());

@@ -23,6 +23,7 @@ pub(crate) mod fleet;
 pub(crate) mod ftp;
 pub(crate) mod gateway;
 pub(crate) mod generated;
+pub(crate) mod generated_text;
 pub(crate) mod group;
 mod group_defaults;
 pub(crate) mod group_name;

@@ -170,7 +170,7 @@ fn read(top: Table<'_>, folder: &Path, report: &mut Report<'_>) -> Config {
 
 /// Reads all tables, as [`read`] does. `parts` has groups and routes that the tables have not.
 pub(super) fn read_with(
-    mut parts: Option<&mut PartReader<'_, '_>>,
+    mut parts: Option<&mut PartReader<'_>>,
     mut top: Table<'_>,
     folder: &Path,
     report: &mut Report<'_>,
@@ -270,7 +270,7 @@ impl<'f> Draft<'f> {
         &mut self,
         top: &mut Table<'_>,
         defaults: &Defaults,
-        mut parts: Option<&mut PartReader<'_, '_>>,
+        mut parts: Option<&mut PartReader<'_>>,
         report: &mut Report<'_>,
     ) {
         let (config, folder, listeners) = (&mut self.config, self.folder, &mut self.listeners);
@@ -308,8 +308,14 @@ impl<'f> Draft<'f> {
             table.report_unread(report);
         }
         reserve_fields(&mut config.rules);
-        let templates = self.groups.iter().flat_map(|(_, group)| &group.services);
-        let services = templates.filter_map(|member| member.kubernetes.as_deref());
+        let list_services = |groups: &[(Span, SharedGroup)]| {
+            let templates = groups.iter().flat_map(|(_, group)| &group.services);
+            kubernetes::list_services(templates.filter_map(|of| of.kubernetes.as_deref()))
+        };
+        let services = match parts {
+            Some(parts) => parts.find_services(&self.groups, list_services),
+            None => list_services(&self.groups),
+        };
         config.kubernetes = kubernetes::read(top, folder, services, report);
         let section = config.kubernetes.as_ref();
         if section.is_some_and(|section| section.gateway.is_some()) {
@@ -360,11 +366,7 @@ impl<'f> Draft<'f> {
 
     /// Makes paths of groups and locations absolute, reads passwords, and chooses the defaults for members that rules
     /// carry clients to.
-    fn resolve_groups(
-        &mut self,
-        mut parts: Option<&mut PartReader<'_, '_>>,
-        report: &mut Report<'_>,
-    ) {
+    fn resolve_groups(&mut self, mut parts: Option<&mut PartReader<'_>>, report: &mut Report<'_>) {
         let (config, folder) = (&mut self.config, self.folder);
         // Groups without such settings stay shared.
         let of_groups = config.groups.iter_mut();

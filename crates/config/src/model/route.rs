@@ -1,6 +1,7 @@
 //! `[[rule.NAME.routes]]`: special treatment of some requests of a rule.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -241,6 +242,16 @@ fn count_groups(list: &[Arc<Route>]) -> (Arc<[String]>, Vec<usize>) {
     (names.collect(), counts.values().copied().collect())
 }
 
+/// Returns the places at which two lists differ: all routes before and behind are the same in memory.
+fn find_difference(before: &[Arc<Route>], now: &[Arc<Route>]) -> (Range<usize>, Range<usize>) {
+    let is_same = |(a, b): &(&Arc<Route>, &Arc<Route>)| Arc::ptr_eq(a, b);
+    let first = before.iter().zip(now).take_while(is_same).count();
+    let left = before.len().min(now.len()) - first;
+    let ends = before.iter().rev().zip(now.iter().rev());
+    let last = ends.take(left).take_while(is_same).count();
+    (first..before.len() - last, first..now.len() - last)
+}
+
 /// Returns the routes of [`Routes::list_special`].
 fn find_special(list: &[Arc<Route>]) -> Arc<[Arc<Route>]> {
     let special = list.iter().filter(|route| route.is_special());
@@ -266,28 +277,35 @@ impl Routes {
         let Some(all) = before.0.as_ref() else {
             return Routes::new(list);
         };
-        let is_same = |(a, b): &(&Arc<Route>, &Arc<Route>)| Arc::ptr_eq(a, b);
-        let first = all.list.iter().zip(&list).take_while(is_same).count();
-        if first == all.list.len() && first == list.len() {
+        let (places, new) = find_difference(&all.list, &list);
+        if places.is_empty() && new.is_empty() {
             return before.clone();
         }
-        let left = all.list.len().min(list.len()) - first;
-        let ends = all.list.iter().rev().zip(list.iter().rev());
-        let last = ends.take(left).take_while(is_same).count();
-        let gone = all.list.get(first..all.list.len() - last);
-        let new = list.get(first..list.len() - last);
+        let (gone, new) = (all.list.get(places.clone()), list.get(new));
         let (gone, new) = (gone.unwrap_or_default(), new.unwrap_or_default());
         let groups = match all.change_uses(gone, new) {
             Some(uses) => (Arc::clone(&all.groups), uses),
             None => count_groups(&list),
         };
-        let places = first..all.list.len() - last;
         let index = all.index.with_others(places, &list_conditions(new));
         let special = match gone.iter().chain(new).any(|route| route.is_special()) {
             true => find_special(&list),
             false => Arc::clone(&all.special),
         };
         Routes::with_parts(list, index, groups, special)
+    }
+
+    /// True if these routes name the same groups as others, of which [`Routes::next`] has made them, and differ from them by
+    /// plain routes to such groups only.
+    pub(super) fn are_like(&self, before: &Routes) -> bool {
+        let (Some(all), Some(known)) = (&self.0, &before.0) else {
+            return self.0.is_none() && before.0.is_none();
+        };
+        let (_, new) = find_difference(&known.list, &all.list);
+        let new = all.list.get(new).unwrap_or_default();
+        Arc::ptr_eq(&all.groups, &known.groups)
+            && Arc::ptr_eq(&all.special, &known.special)
+            && !new.iter().any(|route| route.uses_rule_group())
     }
 
     fn with_parts(

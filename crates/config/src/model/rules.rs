@@ -66,7 +66,7 @@ pub(crate) fn read(
     table: &mut Table<'_>,
     defaults: &Defaults,
     shared: &HashMap<String, Span>,
-    parts: Option<&mut PartReader<'_, '_>>,
+    parts: Option<&mut PartReader<'_>>,
     report: &mut Report<'_>,
 ) -> (Rule, Option<GroupConfig>) {
     let mut rule = Rule {

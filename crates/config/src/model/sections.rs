@@ -11,6 +11,7 @@ use evenkeel_core::address::Address;
 use std::sync::Arc;
 
 use super::config::Config;
+use super::sources::Sources;
 
 /// The settings of one subsystem. It finds them by their type.
 pub trait Section: Any + Debug + Send + Sync {
@@ -68,8 +69,12 @@ impl Config {
         let of_groups = self.groups.iter().filter_map(|g| g.monitor.as_ref());
         let of_locations = self.locations.iter().filter_map(|l| l.monitor.as_ref());
         let monitors: Vec<_> = of_groups.chain(of_locations).cloned().collect();
-        let sources = self.groups.iter().map(|group| group.sources.clone());
-        let sources: Vec<_> = sources.collect();
+        // Few groups of thousands have any.
+        let (sources, none) = (
+            self.groups.iter().map(|group| &group.sources),
+            Sources::default(),
+        );
+        let sources: Vec<_> = sources.filter(|of| **of != none).cloned().collect();
         Sections::default()
             .with(self.acme.as_ref())
             .with(self.admin.as_ref())

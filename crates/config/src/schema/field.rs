@@ -431,6 +431,8 @@ impl<E: Element> Field for Vec<E> {
                 *self = items
                     .filter_map(|item| read_one(&item, limits, report))
                     .collect();
+                // Most lists have one element, and the first one takes room for four.
+                self.shrink_to_fit();
             }
         }
     }

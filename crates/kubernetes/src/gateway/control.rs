@@ -10,7 +10,7 @@ use evenkeel_manager::{Generated, Manager, ReloadError};
 use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio::task::{JoinSet, spawn_blocking};
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 use tracing::{debug, error, info, warn};
 
 use super::conditions::Status;
@@ -35,6 +35,15 @@ const RETRY_REFUSED: Duration = Duration::from_secs(30);
 
 /// Time after which the controller asks again for a kind that the cluster does not have.
 const RETRY_ABSENT: Duration = Duration::from_secs(30);
+
+/// Number of configurations that follow one another without a rest.
+const IN_A_ROW: u32 = 2;
+
+/// Length of a rest, as a multiple of the time that the last configuration took.
+const REST: u32 = 3;
+
+/// Longest rest.
+const LONGEST_REST: Duration = Duration::from_millis(100);
 
 /// Plan of the controller.
 #[derive(Clone, Debug)]
@@ -199,6 +208,28 @@ impl Outcome {
     }
 }
 
+/// Rests between configurations. A change is put into effect at once, and changes that come meanwhile are gathered. If
+/// changes come faster than they are put into effect, the controller takes a quarter of the time of a core.
+#[derive(Debug, Default)]
+struct Rests {
+    /// Number of configurations since the last one after which nothing had changed meanwhile.
+    in_a_row: u32,
+}
+
+impl Rests {
+    /// Returns the rest after a configuration that took a time. `has_changes` is true if something has changed meanwhile.
+    fn rest_after(&mut self, took: Duration, has_changes: bool) -> Duration {
+        self.in_a_row = match has_changes {
+            true => self.in_a_row.saturating_add(1),
+            false => 0,
+        };
+        match self.in_a_row >= IN_A_ROW {
+            true => took.saturating_mul(REST).min(LONGEST_REST),
+            false => Duration::ZERO,
+        }
+    }
+}
+
 /// Applier of translations.
 struct Applier {
     manager: Arc<Manager>,
@@ -296,7 +327,7 @@ impl Applier {
         config: Arc<Config>,
     ) -> Result<(), ReloadError> {
         let generated = Generated {
-            text: translation.text.as_str().into(),
+            text: translation.text.clone(),
             files: Arc::new(translation.files.clone()),
         };
         if self.manager.generated().unwrap_or_default() == generated {
@@ -386,6 +417,7 @@ pub(crate) async fn control(
     let mut applier = Applier::new(&plan, &manager, &counts);
     let mut retry: Option<Duration> = None;
     let mut objects = Arc::new(Objects::default());
+    let mut rests = Rests::default();
     loop {
         match retry {
             None => world.wait_for_change().await,
@@ -399,13 +431,43 @@ pub(crate) async fn control(
         if !world.update_objects(Arc::make_mut(&mut objects)) {
             continue;
         }
+        let begun = Instant::now();
         let outcome;
         (outcome, retry) = applier.apply(&objects).await;
+        let took = begun.elapsed();
         if let Some(outcome) = outcome {
             let statuses = Arc::new(outcome.statuses);
             wanted.send_replace(Arc::clone(&statuses));
             let notices = outcome.notices;
             noted.send_replace(Arc::new(Facts { notices, statuses }));
+        }
+        let rest = rests.rest_after(took, world.has_changes());
+        if !rest.is_zero() {
+            sleep(rest).await;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_changes_that_do_not_end_make_the_controller_rest() {
+        let mut rests = Rests::default();
+        let millis = Duration::from_millis;
+        for (took, has_changes, rest) in [
+            (10, false, 0),
+            (10, true, 0),
+            (10, true, 30),
+            (20, true, 60),
+            (50, true, 100),
+            (10, false, 0),
+            (10, true, 0),
+            (10, false, 0),
+        ] {
+            let found = rests.rest_after(millis(took), has_changes);
+            assert_eq!(found, millis(rest), "{took} {has_changes}");
         }
     }
 }

@@ -10,11 +10,12 @@ use tokio::sync::watch;
 use tokio::time::sleep;
 use tracing::{debug, warn};
 
-use super::conditions::{Status, format_time};
+use super::conditions::format_time;
 use super::ingress::Notice;
 use super::leader::{Term, is_leading};
 use super::notices::StatusNotices;
 use super::objects::Kind;
+use super::status_list::StatusList;
 use super::text::hash_of;
 use super::world::World;
 use crate::api::{Api, status_of};
@@ -32,7 +33,7 @@ pub(crate) struct Facts {
     /// Reports about Ingresses, which have no conditions.
     pub(crate) notices: Vec<Notice>,
     /// Statuses of all objects.
-    pub(crate) statuses: Arc<Vec<Arc<Status>>>,
+    pub(crate) statuses: StatusList,
 }
 
 /// Writer of events.

@@ -12,6 +12,7 @@
 //! | [`ingress`], `ingress_spec` | Ingresses, with annotations of ingress-nginx |
 //! | `notices`, `events` | reports about objects that cannot be served as they are written, as events |
 //! | `backends`, `target_groups`, `pools` | targets of routes: services and InferencePools |
+//! | `groups`, `route_key` | groups of members: names, tables, and the rules that use them, the oldest route first |
 //! | `policies` | BackendTLSPolicies: TLS to members |
 //! | `group_policies`, `group_policy_spec` | EvenkeelPolicies: settings of groups |
 //! | `grants` | permissions for references between namespaces |
@@ -20,11 +21,11 @@
 //! | `grpc` | GRPCRoute: methods as paths |
 //! | `features` | features of the Gateway API in the status of a GatewayClass |
 //! | [`conditions`] | conditions, statuses, and their comparison with the statuses that objects have |
-//! | `text` | writer of the configuration's text, which knows the owner of each line |
+//! | `text` | writer of the configuration's text in parts, which knows the owner of each line |
 //! | `world` | objects as far as they are known, and the store of a kind's objects for the watcher |
 //! | `reported` | versions and statuses of objects at the API server, which the translation does not read |
 //! | `control` | loop: objects → translation → configuration and statuses |
-//! | `writer` | writes statuses that differ |
+//! | `writer`, `status_list` | writes statuses that differ; comparison of lists of statuses |
 //! | `election`, `leader` | lease of the balancer that writes statuses |
 //! | [`settings`] | settings of the controller |
 //! | [`subsystem`] | life of the controller, status, metrics |
@@ -50,6 +51,7 @@ mod grants;
 mod group_facts;
 mod group_policies;
 mod group_policy_spec;
+mod groups;
 mod grpc;
 mod http;
 pub mod ingress;
@@ -63,8 +65,10 @@ mod policies;
 mod policy_spec;
 mod pools;
 mod reported;
+mod route_key;
 mod routes;
 mod rule_policies;
+mod status_list;
 mod target_filters;
 mod target_groups;
 #[cfg(test)]

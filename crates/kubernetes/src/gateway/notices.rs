@@ -1,7 +1,7 @@
 //! Reports about gateways, routes and policies that cannot be served as they are written: what their conditions say,
 //! for events.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use serde_json::Value;
@@ -9,6 +9,7 @@ use serde_json::Value;
 use super::conditions::Status;
 use super::ingress::Notice;
 use super::objects::{Kind, ObjectName};
+use super::status_list::{StatusList, address_of, compare_lists};
 
 /// Report about a status: its reason, and the explanation.
 type Report = (&'static str, String);
@@ -16,20 +17,10 @@ type Report = (&'static str, String);
 /// Reports of the statuses of all objects. Statuses that stay are read once.
 #[derive(Debug, Default)]
 pub(crate) struct StatusNotices {
-    /// Statuses by their addresses in memory.
-    known: HashMap<usize, KnownStatus>,
-    /// Number of the last list.
-    round: u64,
-}
-
-/// Status that was read.
-#[derive(Debug)]
-struct KnownStatus {
-    /// Kept so that no other status has its address.
-    _status: Arc<Status>,
-    reports: BTreeSet<Report>,
-    /// Number of the last list that had the status.
-    round: u64,
+    /// Statuses of the last list.
+    known: StatusList,
+    /// Those of them that people are told of, with the reports.
+    told: Vec<(Arc<Status>, BTreeSet<Report>)>,
 }
 
 /// True for kinds of whose objects people are told by events.
@@ -113,36 +104,30 @@ impl StatusNotices {
     /// Returns the reports of all statuses. `find_uid` has the identities of objects.
     pub(crate) fn list(
         &mut self,
-        statuses: &[Arc<Status>],
+        statuses: &StatusList,
         find_uid: impl Fn(Kind, &ObjectName) -> Option<String>,
     ) -> Vec<Notice> {
-        self.round += 1;
-        let (round, mut count) = (self.round, 0);
-        let mut notices = Vec::new();
-        for status in statuses.iter().filter(|of| is_told(of.kind)) {
-            let key = Arc::as_ptr(status).addr();
-            let known = self.known.entry(key).or_insert_with(|| KnownStatus {
-                reports: read_status(&status.read_status()),
-                _status: Arc::clone(status),
-                round: 0,
-            });
-            count += usize::from(known.round != round);
-            known.round = round;
-            let reports = &known.reports;
-            if !reports.is_empty()
-                && let Some(uid) = find_uid(status.kind, &status.object)
-            {
-                notices.extend(reports.iter().map(|(reason, message)| Notice {
-                    kind: status.kind,
-                    object: status.object.clone(),
-                    uid: uid.clone(),
-                    reason,
-                    message: message.clone(),
-                }));
+        let (gone, new) = compare_lists(&self.known, statuses);
+        self.known = Arc::clone(statuses);
+        self.told.retain(|(of, _)| !gone.contains(&address_of(of)));
+        for status in new.into_iter().filter(|of| is_told(of.kind)) {
+            let reports = read_status(&status.read_status());
+            if !reports.is_empty() {
+                self.told.push((status, reports));
             }
         }
-        if self.known.len() > count {
-            self.known.retain(|_, known| known.round == round);
+        let mut notices = Vec::new();
+        for (status, reports) in &self.told {
+            let Some(uid) = find_uid(status.kind, &status.object) else {
+                continue;
+            };
+            notices.extend(reports.iter().map(|(reason, message)| Notice {
+                kind: status.kind,
+                object: status.object.clone(),
+                uid: uid.clone(),
+                reason,
+                message: message.clone(),
+            }));
         }
         notices
     }
@@ -227,15 +212,18 @@ mod tests {
             assert_eq!(kind, Kind::HttpRoute);
             (name.name != "gone").then(|| "u".to_owned())
         };
+        let list: StatusList = Arc::new(all.to_vec());
         for _ in 0..2 {
-            let found = notices.list(&all, find);
+            let found = notices.list(&list, find);
             let [notice] = &found[..] else {
                 panic!("{found:?}");
             };
             assert_eq!((notice.kind, &*notice.uid), (Kind::HttpRoute, "u"));
             assert_eq!(notice.message, "Invalid: why");
         }
-        assert!(notices.list(&all[1..], find).is_empty());
-        assert_eq!(notices.known.len(), 1);
+        assert_eq!(notices.told.len(), 2);
+        let list: StatusList = Arc::new(all[1..].to_vec());
+        assert!(notices.list(&list, find).is_empty());
+        assert_eq!(notices.told.len(), 1);
     }
 }

@@ -3,7 +3,7 @@
 //! A service gets its share whatever the number of its endpoints is, and members are chosen by turns, so that shares hold
 //! exactly.
 
-use super::text::{Text, quote};
+use super::text::{Lines, quote};
 
 /// Largest weight of a member in a configuration.
 const LARGEST: f64 = 1_000.0;
@@ -17,7 +17,7 @@ pub(crate) struct ServiceShare {
 }
 
 /// Writes the members of several services, and further lines of the group.
-pub(super) fn write_shares(shares: &[ServiceShare], lines: &[String], text: &mut Text) {
+pub(super) fn write_shares(shares: &[ServiceShare], lines: &[String], text: &mut Lines) {
     let sum: f64 = shares.iter().map(|share| f64::from(share.weight)).sum();
     let members = shares.iter().map(|share| {
         let weight = f64::from(share.weight) / sum.max(1.0) * LARGEST;

@@ -1,10 +1,10 @@
-//! Text of a configuration, with the owner of each line.
+//! Text of a configuration in parts, with the owner of each line.
 
 use std::fmt::Write as _;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
-use evenkeel_config::{GeneratedPart, GeneratedParts};
+use evenkeel_config::{GeneratedPart, GeneratedRule, GeneratedText};
 
 use super::objects::{Kind, ObjectName};
 
@@ -25,154 +25,158 @@ pub enum Owner {
     PolicyAtRule(ObjectName, String),
 }
 
-/// Kind of a part of the text.
-#[derive(Debug)]
-enum PartKind {
-    /// Lines of rules without their routes.
-    Rules,
-    /// Route of the rule with this name.
-    Route(Arc<str>),
-    /// Group of members.
-    Group,
-}
-
-/// First line of a part of the text, and the offset of the line. A part ends where the next one begins.
-#[derive(Debug)]
-struct PartStart {
-    kind: PartKind,
-    line: usize,
-    offset: usize,
-}
-
-/// Text that grows line by line.
+/// Lines that are written one by one.
 #[derive(Debug, Default)]
-pub(crate) struct Text {
+pub(crate) struct Lines {
     text: String,
-    lines: usize,
-    /// First lines of owners, in order. An owner's lines end where the next owner's begin.
-    owners: Vec<(usize, Arc<Owner>)>,
-    /// Parts in order. Lines before the first one are lines of rules.
-    parts: Vec<PartStart>,
+    count: usize,
 }
 
-/// Length of a text, and numbers of its parts and owners.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct TextSize {
-    bytes: usize,
-    parts: usize,
-    owners: usize,
-}
-
-impl TextSize {
-    /// Adds an eighth, so that the next text fits.
-    fn with_spare(of: usize) -> usize {
-        of.saturating_add(of / 8)
-    }
-}
-
-impl Text {
-    /// Returns an empty text with room for one like that of this size.
-    pub(crate) fn with_size(size: TextSize) -> Self {
-        Text {
-            text: String::with_capacity(TextSize::with_spare(size.bytes)),
-            lines: 0,
-            owners: Vec::with_capacity(TextSize::with_spare(size.owners)),
-            parts: Vec::with_capacity(TextSize::with_spare(size.parts)),
-        }
-    }
-
-    /// Returns the size of the text.
-    pub(crate) fn size(&self) -> TextSize {
-        TextSize {
-            bytes: self.text.len(),
-            parts: self.parts.len(),
-            owners: self.owners.len(),
-        }
-    }
-
-    /// Begins the lines of an owner.
-    pub(crate) fn begin(&mut self, owner: impl Into<Arc<Owner>>) {
-        self.owners.push((self.lines + 1, owner.into()));
-    }
-
-    /// Begins the lines of a rule, with the first owner of these lines.
-    pub(crate) fn begin_rule(&mut self, owner: Owner) {
-        self.begin_part(PartKind::Rules, owner);
-    }
-
-    /// Begins the lines of a route of the rule with this name.
-    pub(crate) fn begin_route(&mut self, rule: &Arc<str>, owner: impl Into<Arc<Owner>>) {
-        self.begin_part(PartKind::Route(Arc::clone(rule)), owner);
-    }
-
-    /// Begins the lines of a group.
-    pub(crate) fn begin_group(&mut self, owner: Owner) {
-        self.begin_part(PartKind::Group, owner);
-    }
-
-    fn begin_part(&mut self, kind: PartKind, owner: impl Into<Arc<Owner>>) {
-        self.parts.push(PartStart {
-            kind,
-            line: self.lines + 1,
-            offset: self.text.len(),
-        });
-        self.begin(owner);
-    }
-
-    /// Returns the parts of the text.
-    pub(crate) fn parts(&self) -> GeneratedParts<'_> {
-        let mut parts = GeneratedParts::default();
-        let first = self.parts.first().map_or(self.text.len(), |of| of.offset);
-        parts
-            .rules
-            .push_str(self.text.get(..first).unwrap_or_default());
-        let ends = self.parts.iter().skip(1).map(|of| of.offset);
-        let ends = ends.chain([self.text.len()]);
-        for (start, end) in self.parts.iter().zip(ends) {
-            let text = self.text.get(start.offset..end).unwrap_or_default();
-            let line = start.line;
-            let part = GeneratedPart { line, text };
-            match &start.kind {
-                PartKind::Rules => parts.rules.push_str(text),
-                PartKind::Group => parts.groups.push(part),
-                PartKind::Route(rule) => match parts.routes.get_mut(&**rule) {
-                    Some(routes) => routes.push(part),
-                    None => drop(parts.routes.insert((**rule).to_owned(), vec![part])),
-                },
-            }
-        }
-        parts
-    }
-
+impl Lines {
     /// Writes a line.
     pub(crate) fn line(&mut self, line: &str) {
         self.text.push_str(line);
         self.text.push('\n');
-        self.lines += 1;
+        self.count += 1;
     }
 
-    /// Writes lines, each with its end.
-    pub(crate) fn lines(&mut self, lines: &str) {
-        self.text.push_str(lines);
-        self.lines += lines.bytes().filter(|byte| *byte == b'\n').count();
-    }
-
-    /// Returns the owner of a line, counted from 1.
-    pub(crate) fn owner_of(&self, line: usize) -> Option<&Owner> {
-        let after = self.owners.partition_point(|(first, _)| *first <= line);
-        let (_, owner) = self.owners.get(after.checked_sub(1)?)?;
-        Some(owner)
-    }
-
-    /// Returns the text.
-    pub(crate) fn as_str(&self) -> &str {
-        &self.text
-    }
-
-    /// Returns the text.
+    /// Returns the lines, each with its end.
     pub(crate) fn into_string(self) -> String {
         self.text
     }
+}
+
+/// Route, or group, that an owner has.
+#[derive(Debug)]
+pub(crate) struct OwnedPart {
+    /// Owner of all lines.
+    pub(crate) owner: Owner,
+    /// Lines, each with its end.
+    pub(crate) lines: String,
+}
+
+impl OwnedPart {
+    /// Returns a part with these lines.
+    pub(crate) fn new(owner: Owner, lines: Lines) -> Arc<Self> {
+        let lines = lines.text;
+        Arc::new(OwnedPart { owner, lines })
+    }
+}
+
+impl GeneratedPart for OwnedPart {
+    fn text(&self) -> &str {
+        &self.lines
+    }
+}
+
+/// Tables of a rule, and the rule's routes.
+#[derive(Debug)]
+struct Rule {
+    name: String,
+    lines: Lines,
+    /// First lines of owners among the lines of the rule, in order. An owner's lines end where the next owner's begin.
+    owners: Vec<(usize, Arc<Owner>)>,
+    routes: Vec<Arc<dyn GeneratedPart>>,
+}
+
+/// Origin of a line.
+pub(crate) enum LineOrigin<'t> {
+    /// Lines of a rule that belong to an owner.
+    Owner(&'t Arc<Owner>),
+    /// Route, or group.
+    Part(&'t dyn GeneratedPart),
+}
+
+/// Text of rules with their routes, and of groups.
+#[derive(Debug, Default)]
+pub(crate) struct Text {
+    rules: Vec<Rule>,
+    groups: Vec<Arc<dyn GeneratedPart>>,
+}
+
+impl Text {
+    /// Begins a rule, with the first owner of its lines.
+    pub(crate) fn begin_rule(&mut self, name: &str, owner: impl Into<Arc<Owner>>) {
+        self.rules.push(Rule {
+            name: name.to_owned(),
+            lines: Lines::default(),
+            owners: vec![(1, owner.into())],
+            routes: Vec::new(),
+        });
+    }
+
+    /// Begins the lines of an owner in the last rule.
+    pub(crate) fn begin(&mut self, owner: impl Into<Arc<Owner>>) {
+        if let Some(rule) = self.rules.last_mut() {
+            rule.owners.push((rule.lines.count + 1, owner.into()));
+        }
+    }
+
+    /// Writes a line of the last rule.
+    pub(crate) fn line(&mut self, line: &str) {
+        if let Some(rule) = self.rules.last_mut() {
+            rule.lines.line(line);
+        }
+    }
+
+    /// Returns the routes of the last rule.
+    pub(crate) fn routes_mut(&mut self) -> Option<&mut Vec<Arc<dyn GeneratedPart>>> {
+        self.rules.last_mut().map(|rule| &mut rule.routes)
+    }
+
+    /// Returns the groups.
+    pub(crate) fn groups_mut(&mut self) -> &mut Vec<Arc<dyn GeneratedPart>> {
+        &mut self.groups
+    }
+
+    /// Takes the parts out of this text. The owners of its lines stay.
+    pub(crate) fn take_parts(&mut self) -> GeneratedText {
+        let rules = self.rules.iter_mut().map(|rule| GeneratedRule {
+            name: rule.name.as_str().into(),
+            text: std::mem::take(&mut rule.lines.text).into(),
+            header: format!("[[rule.{}.routes]]\n", quote(&rule.name)).into(),
+            routes: std::mem::take(&mut rule.routes).into(),
+        });
+        let rules = rules.collect();
+        GeneratedText::from_parts(rules, std::mem::take(&mut self.groups).into())
+    }
+
+    /// Returns the first lines of all origins in `text`, which was taken out of this text, with the origins: an origin's
+    /// lines end where the next one's begin. Lines are counted from 1.
+    pub(crate) fn list_origins<'t>(&'t self, text: &'t GeneratedText) -> LineOrigins<'t> {
+        let (mut all, mut next) = (Vec::new(), 1);
+        for (rule, of_rule) in self.rules.iter().zip(text.rules()) {
+            let owners = rule.owners.iter();
+            all.extend(owners.map(|(first, owner)| (next + first - 1, LineOrigin::Owner(owner))));
+            next += rule.lines.count;
+            for route in of_rule.routes.iter() {
+                all.push((next, LineOrigin::Part(&**route)));
+                // The header of the table is a line of the route, too.
+                next += 1 + count_lines(route.text());
+            }
+        }
+        for group in text.groups().iter() {
+            all.push((next, LineOrigin::Part(&**group)));
+            next += count_lines(group.text());
+        }
+        LineOrigins(all)
+    }
+}
+
+/// First lines of all origins in a text.
+pub(crate) struct LineOrigins<'t>(Vec<(usize, LineOrigin<'t>)>);
+
+impl LineOrigins<'_> {
+    /// Returns the origin of a line, counted from 1.
+    pub(crate) fn find(&self, line: usize) -> Option<&LineOrigin<'_>> {
+        let after = self.0.partition_point(|(first, _)| *first <= line);
+        let (_, origin) = self.0.get(after.checked_sub(1)?)?;
+        Some(origin)
+    }
+}
+
+fn count_lines(text: &str) -> usize {
+    text.bytes().filter(|byte| *byte == b'\n').count()
 }
 
 /// Writes a text as a basic string of TOML.
@@ -291,22 +295,60 @@ mod tests {
         assert_eq!(write_host("a.example"), "a.example");
     }
 
+    /// Part of a text.
+    #[derive(Debug)]
+    struct Part(&'static str);
+
+    impl GeneratedPart for Part {
+        fn text(&self) -> &str {
+            self.0
+        }
+    }
+
     #[test]
     fn lines_have_owners() {
         let mut text = Text::default();
-        text.line("first");
-        let listener = Owner::Listener(ObjectName::new("a", "b"), "http".into());
-        text.begin(listener.clone());
+        let gateway = ObjectName::new("a", "b");
+        let listener = |name: &str| Arc::new(Owner::Listener(gateway.clone(), name.into()));
+        let (one, two) = (listener("one"), listener("two"));
+        text.begin_rule("x", Arc::clone(&one));
+        text.line("[rule.x]");
         text.line("second");
+        text.begin(Arc::clone(&two));
         text.line("third");
-        let group = Owner::Group("g".into());
-        text.begin(group.clone());
-        text.line("fourth");
-        let owners: Vec<_> = (1..=5).map(|line| text.owner_of(line)).collect();
-        let (listener, group) = (Some(&listener), Some(&group));
-        assert_eq!(owners, [None, listener, listener, group, group]);
-        assert_eq!(text.as_str().lines().count(), 4);
-        assert!(text.into_string().ends_with("fourth\n"));
+        text.routes_mut()
+            .unwrap()
+            .push(Arc::new(Part("a = 1\nb = 1\n")));
+        text.begin_rule("y", Arc::clone(&two));
+        text.line("[rule.y]");
+        text.groups_mut()
+            .push(Arc::new(Part("[group.g]\nmembers = []\n")));
+        let whole = text.take_parts();
+        let lines: Vec<&str> = whole.lines().collect();
+        assert_eq!(
+            lines[3..7],
+            ["[[rule.\"x\".routes]]", "a = 1", "b = 1", "[rule.y]"]
+        );
+        let origins = text.list_origins(&whole);
+        let find = |line: usize| match origins.find(line)? {
+            LineOrigin::Owner(owner) => Some(format!("{owner:?}")),
+            LineOrigin::Part(part) => Some(part.text().to_owned()),
+        };
+        let (one, two) = (Some(format!("{one:?}")), Some(format!("{two:?}")));
+        let route = Some("a = 1\nb = 1\n".to_owned());
+        let group = Some("[group.g]\nmembers = []\n".to_owned());
+        for (lines, wanted) in [
+            (0..1, None),
+            (1..3, one),
+            (3..4, two.clone()),
+            (4..7, route),
+            (7..8, two),
+            (8..10, group),
+        ] {
+            for line in lines {
+                assert_eq!(find(line), wanted, "{line}");
+            }
+        }
     }
 
     #[test]

@@ -7,7 +7,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
-use evenkeel_config::Config;
+use evenkeel_config::{Config, GeneratedText};
 use serde_json::{Value, json};
 
 use super::addresses::{GatewayAddresses, assign_addresses, refuse_addresses, show_addresses};
@@ -43,7 +43,7 @@ mod targets;
 #[derive(Clone, Debug)]
 pub struct Translation {
     /// Text of the configuration.
-    pub text: String,
+    pub text: GeneratedText,
     /// Configuration that the parser makes of the text. An error is the reason why the configuration cannot be made, if
     /// nobody is known to be at fault: the configuration before stays.
     pub config: Result<Arc<Config>, String>,
@@ -412,7 +412,12 @@ impl<'o> Work<'o> {
     }
 
     /// Makes the statuses of classes and gateways, and the result.
-    fn finish(mut self, config: Result<Arc<Config>, String>, rounds: usize) -> Translation {
+    fn finish(
+        mut self,
+        text: GeneratedText,
+        config: Result<Arc<Config>, String>,
+        rounds: usize,
+    ) -> Translation {
         let objects = self.objects;
         for class in objects.classes.values() {
             if !self.settings.has_class(class) {
@@ -458,7 +463,7 @@ impl<'o> Work<'o> {
             self.note_status(set.kind, &set.set.metadata, status);
         }
         Translation {
-            text: self.text.into_string(),
+            text,
             config,
             files: self.files,
             statuses: self.statuses,

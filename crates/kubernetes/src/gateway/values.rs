@@ -102,3 +102,45 @@ pub struct ParentRef {
     /// Port of listeners; all ports, if there is none.
     pub port: Option<u16>,
 }
+
+/// Reads a duration of the Gateway API (GEP-2257) in milliseconds.
+///
+/// # Errors
+///
+/// The text is no duration.
+pub(crate) fn read_duration(text: &str) -> Result<u64, String> {
+    let wrong = || format!("{text:?} is no duration; write one as \"1m30s\"");
+    let (mut sum, mut rest) = (0_u64, text);
+    if rest.is_empty() || rest.len() > 32 {
+        return Err(wrong());
+    }
+    while !rest.is_empty() {
+        let end = rest
+            .find(|byte: char| !byte.is_ascii_digit())
+            .ok_or_else(wrong)?;
+        let (digits, after) = rest.split_at(end);
+        let number: u64 = digits.parse().map_err(|_| wrong())?;
+        let units = [("ms", 1), ("h", 3_600_000), ("m", 60_000), ("s", 1_000)];
+        let unit = units
+            .iter()
+            .find_map(|(unit, millis)| Some((after.strip_prefix(unit)?, millis)));
+        let (after, millis) = unit.ok_or_else(wrong)?;
+        sum = sum.saturating_add(number.saturating_mul(*millis));
+        rest = after;
+    }
+    Ok(sum)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_have_units() {
+        assert_eq!(read_duration("1h30m5s10ms"), Ok(5_405_010));
+        assert_eq!(read_duration("0s"), Ok(0));
+        for wrong in ["", "1", "s", "1d", "-1s", "1.5s", "é", &"9".repeat(40)] {
+            assert!(read_duration(wrong).is_err(), "{wrong}");
+        }
+    }
+}

@@ -2,14 +2,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use evenkeel_tls::certificate::unix_now;
 use parking_lot::Mutex;
 use serde::Deserialize;
 use serde_json::Value;
 use tokio::sync::{Notify, watch};
-use tokio::time::{Instant, timeout};
 use tracing::warn;
 
 use super::ingress_spec::is_used_annotation;
@@ -24,32 +23,17 @@ use crate::status::KindStatus;
 /// Most objects of a kind.
 const MAX_OBJECTS: usize = 50_000;
 
-/// Time without a change after which changes of a burst are put into effect. Changes that come sooner after one another
-/// are a burst.
-const QUIET: Duration = Duration::from_millis(10);
-
-/// Longest time for which changes of a burst wait for further changes.
-const LONGEST_WAIT: Duration = Duration::from_millis(100);
-
 /// Objects of the cluster.
 #[derive(Debug, Default)]
 pub(crate) struct World {
     state: Mutex<State>,
     changed: Notify,
+    /// True if objects have changed since somebody has waited for a change.
+    has_changes: AtomicBool,
     /// Notified if objects have other versions, and perhaps other statuses.
     reported: Notify,
     /// True once an object refers to objects of a kind that is followed on demand.
     demand: watch::Sender<bool>,
-    arrivals: Mutex<Arrivals>,
-}
-
-/// Times at which changes come.
-#[derive(Debug, Default)]
-struct Arrivals {
-    /// Time of the last change.
-    last: Option<Instant>,
-    /// True if changes are a burst that nobody was told of yet.
-    are_burst: bool,
 }
 
 #[derive(Debug, Default)]
@@ -190,24 +174,20 @@ impl World {
 
     /// Notes that objects have changed.
     pub(crate) fn note_change(&self) {
-        {
-            let now = Instant::now();
-            let mut arrivals = self.arrivals.lock();
-            let last = arrivals.last.replace(now);
-            arrivals.are_burst |= last.is_some_and(|last| now < last + QUIET);
-        }
+        self.has_changes.store(true, Ordering::Relaxed);
         self.changed.notify_one();
     }
 
-    /// Waits until objects have changed. A change that comes alone is told at once. If changes follow one another, a burst
-    /// of changes is one change: it is told once the changes have come to rest.
+    /// Waits until objects have changed. A change is told at once; all changes that come before somebody waits again are one
+    /// change.
     pub(crate) async fn wait_for_change(&self) {
         self.changed.notified().await;
-        if self.arrivals.lock().are_burst {
-            let end = Instant::now() + LONGEST_WAIT;
-            while timeout(QUIET, self.changed.notified()).await.is_ok() && Instant::now() < end {}
-        }
-        self.arrivals.lock().are_burst = false;
+        self.has_changes.store(false, Ordering::Relaxed);
+    }
+
+    /// True if objects have changed since somebody has waited for a change.
+    pub(crate) fn has_changes(&self) -> bool {
+        self.has_changes.load(Ordering::Relaxed)
     }
 
     /// Returns all objects; `None` until all kinds are known.
@@ -618,30 +598,25 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_burst_of_changes_is_one_change() {
+    async fn changes_that_come_while_nobody_waits_are_one_change() {
         let world = World::default();
-        let changes = async {
-            for _ in 0..5 {
-                world.note_change();
-                tokio::task::yield_now().await;
-            }
-        };
-        // The first change after a rest is told at once, and the others together.
-        world.note_change();
-        world.wait_for_change().await;
-        tokio::join!(changes, world.wait_for_change());
-        let next = timeout(Duration::from_millis(1), world.changed.notified());
-        assert!(next.await.is_err());
-        // Changes that never end do not wait for ever.
-        let changes = async {
-            loop {
-                world.note_change();
-                tokio::time::sleep(Duration::from_millis(1)).await;
-            }
-        };
-        tokio::select! {
-            () = changes => {}
-            () = world.wait_for_change() => {}
+        assert!(!world.has_changes());
+        for _ in 0..5 {
+            world.note_change();
         }
+        assert!(world.has_changes());
+        world.wait_for_change().await;
+        assert!(!world.has_changes());
+        let waits = world.wait_for_change();
+        tokio::pin!(waits);
+        // Nothing has changed since then; the next change is told at once.
+        tokio::select! {
+            biased;
+            () = &mut waits => panic!("a change"),
+            () = tokio::task::yield_now() => {}
+        }
+        world.note_change();
+        waits.await;
+        assert!(!world.has_changes());
     }
 }

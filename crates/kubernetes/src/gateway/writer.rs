@@ -13,13 +13,14 @@ use tracing::warn;
 use super::conditions::{Status, format_time, merge_status};
 use super::leader::{Term, is_leading};
 use super::objects::{Kind, ObjectName};
+use super::status_list::{StatusList, address_of, compare_lists};
 use super::world::World;
 use crate::api::{Api, status_of};
 use crate::list::Fault;
 use crate::watcher::{Pace, refusal_of};
 
 /// Statuses that are to be written.
-pub(crate) type Wanted = watch::Receiver<Arc<Vec<Arc<Status>>>>;
+pub(crate) type Wanted = watch::Receiver<StatusList>;
 
 /// Writer of statuses.
 #[derive(Debug)]
@@ -41,39 +42,36 @@ pub(crate) struct Writer {
 /// Statuses that need no look: objects have them, or have been asked to take them, and have not changed since.
 #[derive(Debug, Default)]
 struct Settled {
-    /// Statuses by their addresses in memory.
-    all: HashMap<usize, Arc<Status>>,
+    /// Statuses that were wanted last.
+    wanted: StatusList,
+    /// Those of them that are not settled.
+    open: Vec<Arc<Status>>,
 }
 
 impl Settled {
-    fn address(status: &Arc<Status>) -> usize {
-        Arc::as_ptr(status).addr()
-    }
-
-    fn contains(&self, status: &Arc<Status>) -> bool {
-        self.all.contains_key(&Self::address(status))
-    }
-
-    fn insert(&mut self, status: &Arc<Status>) {
-        self.all.insert(Self::address(status), Arc::clone(status));
-    }
-
-    /// Forgets the statuses of objects that have changed, and statuses that are no longer wanted.
-    fn forget(&mut self, wanted: &[Arc<Status>], changed: &BTreeSet<(Kind, ObjectName)>) {
-        if !changed.is_empty() {
-            let mut kinds: BTreeMap<Kind, HashSet<&ObjectName>> = BTreeMap::new();
-            for (kind, name) in changed {
-                kinds.entry(*kind).or_default().insert(name);
-            }
-            self.all.retain(|_, of| {
-                let names = kinds.get(&of.kind);
-                !names.is_some_and(|names| names.contains(&of.object))
-            });
+    /// Takes the statuses that are wanted now, and the objects that have changed.
+    fn update(&mut self, wanted: &StatusList, changed: &BTreeSet<(Kind, ObjectName)>) {
+        if !Arc::ptr_eq(&self.wanted, wanted) {
+            let (gone, new) = compare_lists(&self.wanted, wanted);
+            self.open.retain(|of| !gone.contains(&address_of(of)));
+            self.open.extend(new);
+            self.wanted = Arc::clone(wanted);
         }
-        if self.all.len() > wanted.len() {
-            let wanted: HashSet<usize> = wanted.iter().map(Self::address).collect();
-            self.all.retain(|address, _| wanted.contains(address));
+        if changed.is_empty() {
+            return;
         }
+        let mut kinds: BTreeMap<Kind, HashSet<&ObjectName>> = BTreeMap::new();
+        for (kind, name) in changed {
+            kinds.entry(*kind).or_default().insert(name);
+        }
+        let has_changed = |of: &&Arc<Status>| {
+            let names = kinds.get(&of.kind);
+            names.is_some_and(|names| names.contains(&of.object))
+        };
+        let open: HashSet<usize> = self.open.iter().map(address_of).collect();
+        let changed = wanted.iter().filter(has_changed);
+        let changed = changed.filter(|of| !open.contains(&address_of(of)));
+        self.open.extend(changed.map(Arc::clone));
     }
 }
 
@@ -159,27 +157,39 @@ impl Writer {
     async fn write_all(&mut self, wanted: &mut Wanted) -> Round {
         let changed = self.world.take_changed_statuses();
         let all = Arc::clone(&wanted.borrow_and_update());
-        self.settled.forget(&all, &changed);
+        self.settled.update(&all, &changed);
+        // Their events have come.
+        for object in &changed {
+            self.tried.remove(object);
+        }
         if self.tried.len() > 2 * all.len() {
             let names: HashSet<_> = all.iter().map(|of| (of.kind, &of.object)).collect();
             self.tried
                 .retain(|(kind, name), _| names.contains(&(*kind, name)));
         }
-        for status in all.iter() {
-            if self.settled.contains(status) {
-                continue;
-            }
+        let mut left = std::mem::take(&mut self.settled.open).into_iter();
+        let mut open = Vec::new();
+        let round = loop {
+            let Some(status) = left.next() else {
+                break Round::Done;
+            };
             // A sender that is gone wants nothing else.
             if wanted.has_changed().unwrap_or(false) || !self.is_leading() {
-                return Round::Newer;
+                open.push(status);
+                break Round::Newer;
             }
-            match self.write(status).await {
-                Ok(true) => self.settled.insert(status),
-                Ok(false) => {}
-                Err(fault) => return Round::Failed(fault),
+            match self.write(&status).await {
+                Ok(true) => {}
+                Ok(false) => open.push(status),
+                Err(fault) => {
+                    open.push(status);
+                    break Round::Failed(fault);
+                }
             }
-        }
-        Round::Done
+        };
+        open.extend(left);
+        self.settled.open = open;
+        round
     }
 
     /// Writes a status, if it differs. A status of an object that has changed meanwhile is left out: another one comes.
@@ -240,25 +250,36 @@ mod tests {
 
     #[test]
     fn statuses_are_settled_until_they_or_their_objects_change() {
-        let wanted = [status("a"), status("b")];
+        let (a, b) = (status("a"), status("b"));
+        let wanted: StatusList = Arc::new(vec![Arc::clone(&a), Arc::clone(&b)]);
         let mut settled = Settled::default();
-        for status in &wanted {
-            assert!(!settled.contains(status));
-            settled.insert(status);
-            assert!(settled.contains(status));
-        }
-        settled.forget(&wanted, &BTreeSet::new());
-        assert!(wanted.iter().all(|of| settled.contains(of)));
+        // Returns the statuses that are not settled, and settles them.
+        let mut settle = |wanted: &StatusList, changed: &[(Kind, &str)]| {
+            let name = |name: &str| ObjectName::new("shop", name);
+            let changed = changed.iter().map(|(kind, of)| (*kind, name(of)));
+            settled.update(wanted, &changed.collect());
+            let open = std::mem::take(&mut settled.open);
+            let names = open.iter().map(|of| of.object.name.clone());
+            names.collect::<Vec<_>>()
+        };
+        assert_eq!(settle(&wanted, &[]), ["a", "b"]);
+        assert!(settle(&wanted, &[]).is_empty());
         // Another kind has an object of the same name.
-        let name = ObjectName::new("shop", "a");
-        settled.forget(&wanted, &BTreeSet::from([(Kind::Gateway, name.clone())]));
-        assert!(wanted.iter().all(|of| settled.contains(of)));
-        settled.forget(&wanted, &BTreeSet::from([(Kind::HttpRoute, name)]));
-        assert!(!settled.contains(&wanted[0]) && settled.contains(&wanted[1]));
-        let other = [status("b")];
-        assert!(!settled.contains(&other[0]));
-        settled.insert(&other[0]);
-        settled.forget(&other, &BTreeSet::new());
-        assert_eq!(settled.all.len(), 1);
+        assert!(settle(&wanted, &[(Kind::Gateway, "a")]).is_empty());
+        assert_eq!(settle(&wanted, &[(Kind::HttpRoute, "a")]), ["a"]);
+        let other: StatusList = Arc::new(vec![status("b")]);
+        assert_eq!(settle(&other, &[]), ["b"]);
+        assert!(settle(&other, &[(Kind::HttpRoute, "a")]).is_empty());
+        let again: StatusList = Arc::new(vec![a, Arc::clone(&other[0])]);
+        assert_eq!(settle(&again, &[(Kind::HttpRoute, "a")]), ["a"]);
+        // A status that was not written stays open, unless it is no longer wanted.
+        settled.update(
+            &again,
+            &BTreeSet::from([(Kind::HttpRoute, ObjectName::new("shop", "b"))]),
+        );
+        settled.update(&again, &BTreeSet::new());
+        assert_eq!(settled.open.len(), 1);
+        settled.update(&StatusList::default(), &BTreeSet::new());
+        assert!(settled.open.is_empty());
     }
 }

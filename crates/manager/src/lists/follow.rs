@@ -40,9 +40,10 @@ impl Manager {
             .collect();
         let files = self.read_files(config, files).await;
         let lists = found_names(config);
-        found.retain(|name, _| lists.contains(name));
+        let found_now = Arc::make_mut(&mut found);
+        found_now.retain(|name, _| lists.contains(name));
         let unknown = { lists.into_iter() }
-            .filter(|name| !found.contains_key(name))
+            .filter(|name| !found_now.contains_key(name))
             .collect();
         let (records, members) = tokio::join!(
             self.resolver.all_services(&config.dns, new),
@@ -50,7 +51,8 @@ impl Manager {
         );
         for (name, members) in members {
             self.note_list(&name, members.as_ref().err().cloned());
-            found.extend(members.ok().map(|members| (name, Arc::new(members))));
+            let members = members.ok().map(|members| (name, Arc::new(members)));
+            Arc::make_mut(&mut found).extend(members);
         }
         for (name, records) in records {
             match records {
@@ -83,7 +85,7 @@ impl Manager {
             "a list of members has changed"
         );
         let mut lists = inputs.lists.clone();
-        lists.found.insert(name.to_owned(), Arc::new(members));
+        Arc::make_mut(&mut lists.found).insert(name.to_owned(), Arc::new(members));
         let inputs = inputs.with_lists(lists, self.clock().now());
         if let Err(error) = self.apply_change(&mut owned.state, inputs) {
             warn!(

@@ -22,8 +22,8 @@ pub(crate) struct Lists {
     pub services: HashMap<String, Vec<Service>>,
     /// Contents of files when they were last good.
     pub files: Files,
-    /// Members that subsystems found last, by the names of their lists.
-    pub found: HashMap<String, Arc<Vec<FoundMember>>>,
+    /// Members that subsystems found last, by the names of their lists. Copies share them.
+    pub found: Arc<HashMap<String, Arc<Vec<FoundMember>>>>,
 }
 
 /// Contents of files when they were last good.
@@ -82,7 +82,10 @@ impl Lists {
 
     /// Takes members that subsystems found while these lists were read.
     pub(crate) fn take_newer(&mut self, newer: &Lists) {
-        for (name, members) in &mut self.found {
+        if Arc::ptr_eq(&self.found, &newer.found) {
+            return;
+        }
+        for (name, members) in Arc::make_mut(&mut self.found) {
             if let Some(newer) = newer.found.get(name) {
                 *members = Arc::clone(newer);
             }

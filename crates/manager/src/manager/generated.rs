@@ -46,12 +46,13 @@ impl Manager {
         config: Arc<Config>,
     ) -> Result<AppliedConfig, ReloadError> {
         let _one_at_a_time = self.reloading.lock().await;
-        let own = Config::clone(&self.lock().state.inputs.own);
+        let own = Arc::clone(&self.lock().state.inputs.own);
         let before = kept::memory_files();
+        let reads_files = before != generated.files;
         let mut both = MemoryFiles::clone(&before);
         both.extend(generated.files.iter().map(|(k, v)| (k.clone(), v.clone())));
         kept::set_memory_files(Arc::new(both));
-        let result = self.replace_with(own, Some(Arc::clone(&config))).await;
+        let result = { self.replace_with(own, Some(Arc::clone(&config)), reads_files) }.await;
         match &result {
             Ok(_) => {
                 kept::set_memory_files(Arc::clone(&generated.files));
@@ -107,11 +108,14 @@ impl Manager {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
     use evenkeel_net::Clock;
 
     use super::*;
     use crate::handover::Handover;
     use crate::snapshot::Snapshot;
+    use crate::subsystem::{Commit, PrepareError, PrepareErrors, Subsystem};
 
     const OWN: &str =
         "[rule.own]\nlisten = \"127.0.0.1:1\"\nmembers = [\"127.0.0.1:2\"]\n[kubernetes.gateway]\n";
@@ -170,6 +174,69 @@ mod tests {
         let without = config::parse("x", &OWN.replace("[kubernetes.gateway]\n", "")).unwrap();
         next.apply_config(without).await.unwrap();
         assert_eq!(rules(&next), ["own"]);
+    }
+
+    /// A subsystem that refuses configurations once it is told to.
+    #[derive(Debug, Default)]
+    struct Refusing(AtomicBool);
+
+    impl Subsystem for Refusing {
+        fn prepare(&self, _: &Arc<Snapshot>) -> Result<Commit, PrepareErrors> {
+            match self.0.load(Ordering::Relaxed) {
+                true => Err(vec![PrepareError::other(std::io::Error::other("no"))]),
+                false => Ok(Box::new(|| ())),
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn a_change_beside_groups_leaves_them_where_they_are() {
+        let refusing = Arc::new(Refusing::default());
+        let manager = Manager::new(Clock::start(), Arc::clone(&refusing) as Arc<dyn Subsystem>);
+        let own = config::parse("x", OWN).unwrap();
+        manager.start(own, OWN.into()).await.unwrap();
+        let first = config::parse_generated(&generated(80).text).unwrap();
+        let apply = async |config: &Config, port| {
+            let config = Arc::new(config.clone());
+            manager.apply_generated(generated(port), config).await
+        };
+        let is_enabled = || {
+            let snapshot: Arc<Snapshot> = Arc::clone(&manager.snapshots().borrow());
+            snapshot.rules.last().map(|rule| rule.rule.enabled)
+        };
+        apply(&first, 80).await.unwrap();
+        let built = || manager.lock().state.built;
+        let (groups, count) = (manager.handles(), built());
+        let mut changes = manager.subscribe_changes();
+        changes.mark_unchanged();
+        let mut second = first.clone();
+        second.rules[0].enabled = false;
+        apply(&second, 81).await.unwrap();
+        assert_eq!((is_enabled(), built()), (Some(false), count));
+        // There are no other members, names or locations.
+        assert!(!changes.has_changed().unwrap());
+        let shared = manager.shared_config();
+        assert!(shared.groups.last().unwrap().is_same(&first.groups[0]));
+        // What a subsystem refuses leaves everything as it was.
+        refusing.0.store(true, Ordering::Relaxed);
+        apply(&first, 82).await.unwrap_err();
+        assert_eq!((is_enabled(), built()), (Some(false), count));
+        assert!(Arc::ptr_eq(&shared, &manager.shared_config()));
+        assert_eq!(manager.generated(), Some(generated(81)));
+        refusing.0.store(false, Ordering::Relaxed);
+        // A group that has changed is made anew, and so is one that comes again.
+        let mut third = second.clone();
+        third.groups[0].max_queue += 1;
+        apply(&third, 83).await.unwrap();
+        assert_eq!(built(), count + 1);
+        assert!(changes.has_changed().unwrap());
+        let none = Config::default();
+        apply(&none, 84).await.unwrap();
+        assert_eq!((manager.handles().len(), built()), (1, count + 1));
+        apply(&first, 85).await.unwrap();
+        assert_eq!((is_enabled(), built()), (Some(true), count + 2));
+        let now = manager.handles();
+        assert!(Arc::ptr_eq(&now[0], &groups[0]) && !Arc::ptr_eq(&now[1], &groups[1]));
     }
 
     #[tokio::test]

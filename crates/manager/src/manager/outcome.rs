@@ -10,7 +10,7 @@ use evenkeel_core::strategy::{self, ParamError};
 
 use crate::config::edit::{self, Edit, EditError};
 use crate::config::kept::MemoryFiles;
-use crate::config::{self, Errors};
+use crate::config::{self, Errors, GeneratedText};
 use crate::revisions::Revision;
 use crate::store::StoreError;
 use crate::subsystem::ApplyError;
@@ -32,7 +32,7 @@ pub enum Readiness {
 #[derive(Clone, Default, PartialEq)]
 pub struct Generated {
     /// Text of a configuration that has nothing but rules and groups.
-    pub text: Arc<str>,
+    pub text: GeneratedText,
     /// Contents of the files that the text names: the files are on no disk.
     pub files: Arc<MemoryFiles>,
 }

@@ -1,7 +1,8 @@
 //! A whole configuration: at the start, and at each reload.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::fmt;
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -12,10 +13,11 @@ use super::{AppliedConfig, LockedState, Manager, Reload, ReloadError};
 use crate::config::{self, Admin, Config, Errors, kept};
 use crate::files;
 use crate::inputs::host_names;
-use crate::member_tls;
+use crate::lists::Lists;
+use crate::member_tls::{self, Clients};
 use crate::revisions::{Author, How};
 use crate::snapshot::Snapshot;
-use crate::sticky;
+use crate::sticky::{self, Cookies};
 use crate::subsystem::{ApplyError, PrepareError};
 
 impl Manager {
@@ -158,65 +160,92 @@ impl Manager {
     pub(super) async fn replace(&self, config: Config) -> Result<AppliedConfig, ApplyError> {
         let generated = self.lock().generated.clone();
         let generated = generated.map(|(_, config)| config);
-        self.replace_with(config, generated).await
+        self.replace_with(Arc::new(config), generated, true).await
     }
 
-    /// Makes `own`, with the rules and groups that are generated, the configuration.
+    /// Makes `own`, with the rules and groups that are generated, the configuration. `reads_files` is false if neither the
+    /// file of `own` nor a file that it names has changed: then nothing is read for groups that stay as they are.
     pub(super) async fn replace_with(
         &self,
-        own: Config,
+        own: Arc<Config>,
         generated: Option<Arc<Config>>,
+        reads_files: bool,
     ) -> Result<AppliedConfig, ApplyError> {
-        let mut config = own.clone();
+        let mut config = Config::clone(&own);
         if let Some(generated) = generated {
             config.add_generated(&generated);
         }
-        let (known, lists) = {
-            let inputs = &self.lock().state.inputs;
-            (inputs.addresses.clone(), inputs.lists.clone())
+        let keeps_groups = !reads_files && self.lock().state.inputs.config.has_same_groups(&config);
+        let parts = match keeps_groups {
+            true => None,
+            false => Some(self.load_group_parts(&config).await?),
         };
-        let lists = self.read_lists(&config, lists).await;
-        let hosts = host_names(&config, &lists).into_keys();
-        let new: HashSet<String> = hosts.filter(|host| !known.contains_key(host)).collect();
-        let found = self.resolver.lookup_all(&config.dns, new).await;
-        let (clients, cookies, files) = {
-            let inputs = &self.lock().state.inputs;
-            let (clients, cookies) = (inputs.clients.clone(), inputs.cookies.clone());
-            (clients, cookies, inputs.files.clone())
-        };
-        let clients = member_tls::load(&config.groups, &clients);
-        let clients = clients.map_err(PrepareError::files)?;
-        let cookies = sticky::load(&config.groups, &cookies).map_err(PrepareError::files)?;
+        let files = self.lock().state.inputs.files.clone();
         let files = files::load(&config, &files).map_err(PrepareError::files)?;
 
         let mut owned = self.lock();
-        let mut lists = lists;
-        lists.take_newer(&owned.state.inputs.lists);
-        let before = owned.state.inputs.config.files().map(Path::to_owned);
-        let before: HashSet<PathBuf> = before.collect();
+        let known = &owned.state.inputs;
+        let parts = parts.unwrap_or_else(|| GroupParts {
+            lists: known.lists.clone(),
+            addresses: HashMap::new(),
+            clients: known.clients.clone(),
+            cookies: known.cookies.clone(),
+        });
+        let mut lists = parts.lists;
+        lists.take_newer(&known.lists);
+        let before: HashSet<PathBuf> = match keeps_groups {
+            true => HashSet::new(),
+            false => known.config.files().map(Path::to_owned).collect(),
+        };
         if owned.started.is_none() {
             // What the process before has told was about the same ones.
             owned.state.inputs.lists = lists.clone();
         }
         let old = &owned.state.inputs;
         let mut inputs = old.with_config(config, lists, self.clock.now());
-        inputs.own = Arc::new(own);
-        inputs.addresses.extend(found);
-        inputs.clients = clients;
+        inputs.own = own;
+        inputs.addresses.extend(parts.addresses);
+        inputs.clients = parts.clients;
         inputs.files = files;
-        inputs.cookies = cookies;
+        inputs.cookies = parts.cookies;
         let generation = owned.state.snapshot.generation + 1;
         let warnings = inputs.config.warnings.iter();
         let mut notes: Vec<String> = warnings.map(ToString::to_string).collect();
         self.install(&mut owned.state, inputs, generation)?;
         notes.extend(self.needs_restart(&owned));
         let config = &owned.state.inputs.config;
-        kept::forget(before.iter().map(PathBuf::as_path), config.files());
-        notes.extend(kept::complaints(config.files()));
+        // Generated rules have no files but those in memory.
+        if !keeps_groups {
+            kept::forget(before.iter().map(PathBuf::as_path), config.files());
+            notes.extend(kept::complaints(config.files()));
+        }
         if owned.started.is_none() {
             owned.started = Some(owned.state.inputs.config.clone());
         }
         Ok(AppliedConfig { generation, notes })
+    }
+
+    /// Reads, and looks up, what the groups of a configuration need.
+    async fn load_group_parts(&self, config: &Config) -> Result<GroupParts, ApplyError> {
+        let (known, lists) = {
+            let inputs = &self.lock().state.inputs;
+            (inputs.addresses.clone(), inputs.lists.clone())
+        };
+        let lists = self.read_lists(config, lists).await;
+        let hosts = host_names(config, &lists).into_keys();
+        let new: HashSet<String> = hosts.filter(|host| !known.contains_key(host)).collect();
+        let addresses = self.resolver.lookup_all(&config.dns, new).await;
+        let (clients, cookies) = {
+            let inputs = &self.lock().state.inputs;
+            (inputs.clients.clone(), inputs.cookies.clone())
+        };
+        let clients = member_tls::load(&config.groups, &clients);
+        Ok(GroupParts {
+            lists,
+            addresses,
+            clients: clients.map_err(PrepareError::files)?,
+            cookies: sticky::load(&config.groups, &cookies).map_err(PrepareError::files)?,
+        })
     }
 
     /// True if there are rules now, and none in `config`: as with a file that was emptied by mistake.
@@ -271,6 +300,15 @@ impl Manager {
             error: result.as_ref().err().map(ToString::to_string),
         });
     }
+}
+
+/// Parts of the inputs that groups need, and that come from files and names.
+struct GroupParts {
+    lists: Lists,
+    /// Addresses of names that are new.
+    addresses: HashMap<String, Vec<IpAddr>>,
+    clients: Clients,
+    cookies: Cookies,
 }
 
 /// Returns the parts of `new` that have no effect on the process, which was started with `old`.

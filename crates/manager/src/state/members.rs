@@ -112,6 +112,8 @@ impl State {
         for endpoint in &mut endpoints[in_file..] {
             endpoint.joined = true;
         }
+        // Endpoints are large, and there are thousands of them.
+        endpoints.shrink_to_fit();
         let departed = departed(&before, &endpoints, now);
         let group = next_core_group(&config, &endpoints, old);
         let handle = match old {
@@ -269,19 +271,22 @@ impl State {
                 }
             };
             let location = self.location(&place, old.locations);
+            // Of thousands of members, nearly all have names that are the same.
+            let name: Arc<str> = name.into();
+            let in_file = share_text(&in_file, &name);
             endpoints.push(Endpoint {
                 member: Member {
                     id,
-                    name: name.into(),
+                    name,
                     given_name: given_name.map(Into::into),
                     address,
-                    host: host.as_str().into(),
+                    host: share_text(host, location.name()),
                     max_connections: member.max_connections,
                     location,
                     zone,
                     slot,
                 },
-                in_file: in_file.as_str().into(),
+                in_file,
                 host: host.clone(),
                 port: member.port,
                 weight,
@@ -303,6 +308,14 @@ impl State {
                 left: None,
             });
         }
+    }
+}
+
+/// Returns a text, which shares memory with `other` if both are the same.
+fn share_text(text: &str, other: &Arc<str>) -> Arc<str> {
+    match *text == **other {
+        true => Arc::clone(other),
+        false => text.into(),
     }
 }
 

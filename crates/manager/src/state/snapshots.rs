@@ -12,11 +12,17 @@ use crate::routes::{Routes, RoutesBefore};
 use crate::snapshot::{GroupHandle, GroupSnapshot, Names, RuleSnapshot, Snapshot, Target};
 
 impl State {
-    /// The snapshot of this state's rules: the old one if they are the same.
-    pub(super) fn next_snapshot(&self, old: &Arc<Snapshot>, generation: u64) -> Arc<Snapshot> {
+    /// The snapshot of this state's rules: the old one if they are the same. With `keeps_groups` all groups are those of
+    /// the old one ([`State::keeps_groups`]).
+    pub(crate) fn next_snapshot(
+        &self,
+        old: &Arc<Snapshot>,
+        generation: u64,
+        keeps_groups: bool,
+    ) -> Arc<Snapshot> {
         let rules = self.inputs.config.rules.iter();
         let rules: Vec<Arc<RuleSnapshot>> = rules
-            .filter_map(|rule| self.next_rule(rule.clone(), old))
+            .filter_map(|rule| self.next_rule(rule.clone(), old, keeps_groups))
             .collect();
         let groups = self.next_groups(old);
         let sections = self.inputs.config.sections();
@@ -36,7 +42,12 @@ impl State {
     }
 
     /// The snapshot of a rule: the old one if nothing has changed. `None` if a group of the rule does not exist.
-    fn next_rule(&self, mut rule: Rule, old: &Snapshot) -> Option<Arc<RuleSnapshot>> {
+    fn next_rule(
+        &self,
+        mut rule: Rule,
+        old: &Snapshot,
+        keeps_groups: bool,
+    ) -> Option<Arc<RuleSnapshot>> {
         let (live, files) = (&self.inputs.live, &self.inputs.files);
         if let Some(&enabled) = live.enabled.get(&rule.name) {
             rule.enabled = enabled;
@@ -47,7 +58,12 @@ impl State {
         let others = all.iter().filter(|name| **name != rule.group);
         let others: Vec<&str> = others.copied().collect();
         let before = { old.rules.iter() }.find(|before| before.rule.name == rule.name);
-        let (mut targets, configs) = self.next_targets(&rule, &others, before)?;
+        let kept = before.filter(|_| keeps_groups);
+        let kept = kept.and_then(|before| keep_targets(before, &rule, &others));
+        let (mut targets, configs) = match kept {
+            Some(kept) => kept,
+            None => self.next_targets(&rule, &others, before)?,
+        };
         let passed_names = rule.passed_names();
         let passed = rule.passed_groups(&passed_names);
         targets.extend(self.next_passed_targets(&rule, &passed, before)?);
@@ -133,11 +149,7 @@ impl State {
         });
         let mut known = configs.iter().zip(known).peekable();
         // Without these settings of the rule a target depends on its group only.
-        let is_settled = before.is_some_and(|before| {
-            before.rule.responses == rule.responses
-                && before.rule.http.member_protocol == rule.http.member_protocol
-                && passes_tls(&before.rule) == passes_tls(rule)
-        });
+        let is_settled = before.is_some_and(|before| is_settled(&before.rule, rule));
         let targets = others.iter().map(|name| {
             let entry = self.find_group(name)?;
             while known.next_if(|(config, _)| *config.name < **name).is_some() {}
@@ -271,6 +283,27 @@ impl State {
 
 /// Targets of a rule, and the configurations of their groups.
 type TargetsWithConfigs = (Vec<Arc<Target>>, Vec<Arc<GroupConfig>>);
+
+/// True if a rule has the settings of the rule before on which targets depend.
+fn is_settled(before: &Rule, rule: &Rule) -> bool {
+    before.responses == rule.responses
+        && before.http.member_protocol == rule.http.member_protocol
+        && passes_tls(before) == passes_tls(rule)
+}
+
+/// Returns the targets of a rule before if all are as they were, given that the groups are: the rule sends requests to the
+/// same groups, with the same settings. `others` are the names of its other groups.
+fn keep_targets(before: &RuleSnapshot, rule: &Rule, others: &[&str]) -> Option<TargetsWithConfigs> {
+    let known = before.target_configs.iter().map(|of| of.name.as_str());
+    let is_same = is_settled(&before.rule, rule)
+        && before.rule.sni == rule.sni
+        && before.rule.http.models == rule.http.models
+        && before.rule.routes.group_names() == rule.routes.group_names()
+        && known.eq(others.iter().copied());
+    let targets = before.other_targets.get(..others.len());
+    let targets = targets.filter(|_| is_same)?.to_vec();
+    Some((targets, before.target_configs.clone()))
+}
 
 /// True if TLS of clients passes through the rule: it is encrypted already.
 fn passes_tls(rule: &Rule) -> bool {

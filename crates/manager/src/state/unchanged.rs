@@ -1,12 +1,14 @@
 //! Groups that other inputs leave as they are.
 
 use std::collections::HashMap;
+use std::hash::Hash;
 use std::sync::Arc;
 
+use super::State;
 use super::entry::GroupEntry;
 use crate::config::GroupConfig;
-use crate::inputs::Inputs;
-use crate::lists::Lists;
+use crate::inputs::{Inputs, Live};
+use crate::lists::{Lists, same_files};
 
 /// Parts of a state that other inputs follow.
 #[derive(Clone, Copy)]
@@ -68,6 +70,49 @@ impl<'a> Unchanged<'a> {
             && (std::ptr::eq(*known, config) || *known == config);
         is_same.then_some(place)
     }
+}
+
+impl State {
+    /// True if other inputs leave all groups, and what rules read of groups, as they are.
+    pub(crate) fn keeps_groups(&self, next: &Inputs) -> bool {
+        let old = &self.inputs;
+        self.learnt.is_none()
+            && self.prompts.is_none()
+            && old.config.has_same_groups(&next.config)
+            && have_same_live_groups(&old.live, &next.live)
+            && old.live.group_maintenance == next.live.group_maintenance
+            && have_same_surroundings(old, next)
+            && old.addresses == next.addresses
+            && old.lists.services == next.lists.services
+            && same_files(&old.lists.files, &next.lists.files)
+            && (Arc::ptr_eq(&old.lists.found, &next.lists.found)
+                || have_same_values(&*old.lists.found, &*next.lists.found, Arc::ptr_eq))
+            && have_same_values(&old.clients, &next.clients, Arc::ptr_eq)
+            && have_same_values(&old.cookies, &next.cookies, Arc::ptr_eq)
+            && old.files.answers == next.files.answers
+            && have_same_values(&old.files.users, &next.files.users, Arc::ptr_eq)
+    }
+}
+
+/// True if both have the same groups that do not stand in the file.
+fn have_same_live_groups(some: &Live, others: &Live) -> bool {
+    let mut all = some.groups.iter();
+    some.groups.len() == others.groups.len()
+        && all.all(|(name, (owner, group))| {
+            let other = others.groups.get(name);
+            other.is_some_and(|(of, other)| of == owner && Arc::ptr_eq(group, other))
+        })
+}
+
+/// True if both have the same keys, with values that `is_same` finds the same.
+fn have_same_values<K: Eq + Hash, V>(
+    some: &HashMap<K, V>,
+    others: &HashMap<K, V>,
+    is_same: impl Fn(&V, &V) -> bool,
+) -> bool {
+    let mut all = some.iter();
+    some.len() == others.len()
+        && all.all(|(key, one)| others.get(key).is_some_and(|other| is_same(one, other)))
 }
 
 fn same_pointer<T>(a: Option<&Arc<T>>, b: Option<&Arc<T>>) -> bool {

@@ -14,6 +14,9 @@ use tokio::time::timeout;
 /// Bytes that are read at once.
 const READ_BYTES: usize = 16 * 1024;
 
+/// Bytes for which a client has room that waits for more of an endless answer: thousands of clients may wait.
+const WAIT_BYTES: usize = 512;
+
 /// Server to ask.
 #[derive(Clone, Copy, Debug)]
 pub struct ServerTarget<'a> {
@@ -217,7 +220,9 @@ pub async fn follow_answer(
     mut take: impl FnMut(&[u8]) -> bool,
 ) -> Result<Option<Answer>, AskError> {
     let silent = |_| AskError::Io(io::ErrorKind::TimedOut.into());
-    let mut stream = timeout(silence, whom.connect()).await.map_err(silent)??;
+    // A handshake takes much room, and thousands of clients may wait afterwards.
+    let connecting = Box::pin(whom.connect());
+    let mut stream = timeout(silence, connecting).await.map_err(silent)??;
     let sent = timeout(silence, stream.write_all(&question.to_bytes(true))).await;
     sent.map_err(silent)??;
     let mut bytes = Vec::with_capacity(READ_BYTES);
@@ -227,6 +232,10 @@ pub async fn follow_answer(
         let read = timeout(silence, stream.read_buf(&mut bytes)).await;
         let read = read.map_err(silent)??;
         response.push(&bytes).map_err(|_| AskError::Garbage)?;
+        let has_more = read == bytes.capacity();
+        if has_more != (bytes.capacity() >= READ_BYTES) {
+            bytes = Vec::with_capacity(if has_more { READ_BYTES } else { WAIT_BYTES });
+        }
         match (response.status_code(), response.body_progress()) {
             (_, BodyProgress::Garbage) => return Err(AskError::Garbage),
             (None, _) if response.len() > limits.head => {

@@ -108,7 +108,7 @@ fn serve(annotations: &[(&str, &str)], spec: Value) -> (Vec<String>, Vec<String>
     (
         routes(&translation),
         notices.collect(),
-        translation.text.clone(),
+        translation.text.to_string(),
     )
 }
 

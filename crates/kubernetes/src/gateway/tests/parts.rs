@@ -113,7 +113,7 @@ async fn parts_of_a_change() {
         let translation = translate_again(&cluster.0, &settings, &refused, &mut kept);
         measure(1);
         let generated = Generated {
-            text: translation.text.as_str().into(),
+            text: translation.text.clone(),
             files: Arc::new(translation.files.clone()),
         };
         assert!(manager.generated().unwrap_or_default() != generated);

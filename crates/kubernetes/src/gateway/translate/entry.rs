@@ -1,12 +1,17 @@
 //! Translation of a single route of requests: its groups, its status, and its routes of the configuration.
 
+use std::any::Any;
+use std::borrow::Cow;
 use std::sync::Arc;
 
-use super::super::backends::NamedGroup;
+use evenkeel_config::GeneratedPart;
+
+use super::super::backends::{NamedGroup, RuleGroups};
 use super::super::conditions::Status;
 use super::super::http::MatchRank;
-use super::super::objects::{HttpRoute, Kind, Metadata, ObjectName};
-use super::super::text::Owner;
+use super::super::objects::{HttpRoute, Kind, ObjectName};
+use super::super::route_key::age_of;
+use super::super::text::{OwnedPart, Owner};
 use super::HostRank;
 
 /// Object that a route of the configuration comes from.
@@ -15,11 +20,6 @@ pub(super) enum Source {
     Route(Arc<HttpRoute>),
     /// Time of the creation of another object, and its name.
     Other(String, ObjectName),
-}
-
-/// Returns what the age of objects is compared by.
-pub(super) fn age_of(of: &Metadata) -> (&str, &str, &str) {
-    (&of.creation_timestamp, &of.namespace, &of.name)
 }
 
 impl Source {
@@ -48,17 +48,26 @@ pub(super) struct Entry {
     /// True if the route serves all requests for the host.
     pub(super) serves_all: bool,
     /// Lines below the header of the table.
-    pub(super) lines: String,
+    pub(super) lines: Box<str>,
 }
 
-/// Groups of a rule.
-#[derive(Debug)]
-pub(super) struct RuleGroups {
-    pub(super) owner: Arc<Owner>,
-    /// All groups that the rule names.
-    pub(super) groups: Vec<Arc<NamedGroup>>,
-    /// True if the rule is part of the configuration.
-    pub(super) is_used: bool,
+impl GeneratedPart for Entry {
+    fn text(&self) -> &str {
+        &self.lines
+    }
+}
+
+/// Returns the owner of the lines of a part.
+pub(super) fn find_part_owner(part: &dyn GeneratedPart) -> Option<Cow<'_, Owner>> {
+    let part: &dyn Any = part;
+    if let Some(entry) = part.downcast_ref::<Entry>() {
+        return Some(Cow::Borrowed(&entry.owner));
+    }
+    if let Some(group) = part.downcast_ref::<NamedGroup>() {
+        return Some(Cow::Owned(Owner::Group(group.name().to_owned())));
+    }
+    let other = part.downcast_ref::<OwnedPart>()?;
+    Some(Cow::Borrowed(&other.owner))
 }
 
 /// Session name that a rule wants for a group.
@@ -83,4 +92,11 @@ pub(super) struct RouteTranslation {
     /// Numbers of the listeners that count the route.
     pub(super) listeners: Vec<usize>,
     pub(super) status: Arc<Status>,
+}
+
+impl RouteTranslation {
+    /// True if the route claims something that another one may have: a session name, a pool, or a service with a policy.
+    pub(super) fn has_claims(&self) -> bool {
+        !self.claims.is_empty() || !self.pools.is_empty() || !self.secured.is_empty()
+    }
 }

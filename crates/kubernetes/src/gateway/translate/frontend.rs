@@ -9,7 +9,7 @@ use evenkeel_config::UNNAMED;
 use super::super::attach::covers_host;
 use super::super::listeners::{Class, ListenerState};
 use super::super::rule_policies::{RuleKeys, RulePlace};
-use super::super::text::{Owner, hash_of, quote, quote_list, write_host};
+use super::super::text::{Lines, OwnedPart, Owner, hash_of, quote, quote_list, write_host};
 use super::entry::Entry;
 use super::{StreamTarget, Work, rank_host};
 
@@ -149,7 +149,7 @@ impl Work<'_> {
         let owner = owners.first()?.clone();
         let table = format!("rule.{}", quote(&rule.name));
         self.rules.insert(rule.name.clone(), owners);
-        self.text.begin_rule(owner.clone());
+        self.text.begin_rule(&rule.name, owner.clone());
         self.text.line(&format!("[{table}]"));
         let listen = quote_list(rule.listen.iter().map(String::as_str));
         self.text.line(&format!("listen = {listen}"));
@@ -250,11 +250,12 @@ impl Work<'_> {
         let Some(owner) = first.map(ListenerState::owner) else {
             return;
         };
-        self.text.begin_group(owner);
-        self.text.line(&format!("[group.{}]", quote(&rule.name)));
+        let mut lines = Lines::default();
+        lines.line(&format!("[group.{}]", quote(&rule.name)));
         let members = quote_list(rule.listen.iter().map(String::as_str));
-        self.text.line(&format!("members = {members}"));
-        self.text.line("send_proxy = \"v2\"");
+        lines.line(&format!("members = {members}"));
+        lines.line("send_proxy = \"v2\"");
+        self.text.groups_mut().push(OwnedPart::new(owner, lines));
     }
 
     /// Writes a rule for connections, whose listeners are `streams`. `all` are the listeners of the port.
@@ -305,8 +306,10 @@ impl Work<'_> {
             .collect();
         hosts.sort_by_cached_key(|(host, _)| (rank_host(host.as_deref()), host.clone()));
         hosts.dedup_by(|(host, _), (before, _)| host == before);
-        let rule_name: Arc<str> = rule.name.as_str().into();
-        let header = format!("[[{table}.routes]]");
+        let Some(routes) = self.text.routes_mut() else {
+            return;
+        };
+        routes.reserve(entries.len() + hosts.len());
         let mut left = entries.iter().peekable();
         for (place, (host, owner)) in hosts.iter().enumerate() {
             let (rank, mut is_closed) = (rank_host(host.as_deref()), false);
@@ -314,9 +317,7 @@ impl Work<'_> {
                 is_closed |= entry.host == *host && entry.serves_all;
                 // Of two routes with the same conditions the older one serves, since it comes first. The other one is
                 // checked all the same.
-                self.text.begin_route(&rule_name, Arc::clone(&entry.owner));
-                self.text.line(&header);
-                self.text.lines(&entry.lines);
+                routes.push(Arc::<Entry>::clone(entry));
             }
             // Requests for this listener never get to routes of a listener that is less specific.
             let later = hosts.get(place + 1..).unwrap_or_default();
@@ -326,15 +327,13 @@ impl Work<'_> {
                 (Some(_), None) => false,
             });
             if !is_closed && (has_wider || host.is_none() || place + 1 == hosts.len()) {
-                let conditions = host.iter().map(|host| write_condition(host));
-                let conditions: Vec<String> = conditions.collect();
-                self.text.begin_route(&rule_name, owner.clone());
-                self.text.line(&header);
-                self.text.line("name = \"none\"");
-                for line in &conditions {
-                    self.text.line(line);
+                let mut lines = Lines::default();
+                lines.line("name = \"none\"");
+                if let Some(host) = host {
+                    lines.line(&write_condition(host));
                 }
-                self.text.line("answer = { status = 404 }");
+                lines.line("answer = { status = 404 }");
+                routes.push(OwnedPart::new(owner.clone(), lines));
             }
         }
     }

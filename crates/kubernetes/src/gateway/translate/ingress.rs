@@ -537,7 +537,7 @@ fn make_entry(
         owner: Arc::new(owner),
         host: None,
         serves_all: conditions.last().is_none_or(|line| line == ALL_PATHS),
-        lines,
+        lines: lines.into(),
     }
 }
 

@@ -5,17 +5,19 @@
 //! surroundings: gateways, grants, pools, policies, listeners, and the labels of namespaces if a listener selects any. A change of a
 //! service makes the routes anew that refer to the service, and one of the surroundings makes all of them anew.
 //!
-//! A route is translated with groups of its own. What depends on the order of routes is done over all routes each time:
-//! names of groups, session names, counts of listeners. In the rare case that two groups would have the same name, all
-//! routes are translated in order, with the same groups, and none is kept.
+//! A route is translated with groups of its own. What is about all routes together follows the routes that come and go:
+//! groups with the rules that use them, counts of listeners, and the routes that claim something which another one may have.
+//! In the rare case that two groups would have the same name, all routes are translated in order, with the same groups, and
+//! none is kept.
 
 use std::borrow::Cow;
 use std::cmp::Ordering;
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::Arc;
 
-use super::super::backends::Groups;
+use super::super::backends::{Groups, RouteGroups};
+use super::super::conditions::Status;
 use super::super::listener_sets::SetName;
 use super::super::listeners::{Frontend, ListenerState};
 use super::super::objects::{
@@ -23,18 +25,14 @@ use super::super::objects::{
     Objects, ReferenceGrant, Service,
 };
 use super::super::policies::Policies;
-use super::super::text::{Owner, TextSize};
-use super::entry::{Entry, RouteTranslation, SessionClaim, age_of};
+use super::super::route_key::RouteKey;
+use super::super::text::Owner;
+use super::entry::{Entry, RouteTranslation, SessionClaim};
 use super::route::translate_route;
 use super::{Refused, Work};
 
 /// Most routes that are put at their places one by one.
 const FEW: usize = 16;
-
-/// Order of objects by their age, the oldest first.
-fn compare_age(a: &Metadata, b: &Metadata) -> Ordering {
-    age_of(a).cmp(&age_of(b))
-}
 
 /// Order of entries in a rule of the configuration.
 fn compare_entries(a: &Arc<Entry>, b: &Arc<Entry>) -> Ordering {
@@ -73,13 +71,13 @@ struct KeptRoute {
 /// Place of a route in the order of age.
 #[derive(Debug)]
 struct Place {
-    kind: Kind,
-    route: Arc<HttpRoute>,
+    key: RouteKey,
     serial: u64,
+    status: Arc<Status>,
 }
 
 fn compare_places(a: &Place, b: &Place) -> Ordering {
-    compare_age(&a.route.metadata, &b.route.metadata).then_with(|| a.kind.cmp(&b.kind))
+    a.key.cmp(&b.key)
 }
 
 /// Puts new elements into a list that is in order.
@@ -194,15 +192,17 @@ pub(super) struct KeptRoutes {
     order: Vec<Place>,
     /// Entries by the numbers of the frontends, in the order of the configuration.
     entries: HashMap<usize, Vec<Arc<Entry>>>,
+    /// Groups of all routes, which a translation shares while it is made.
+    groups: Arc<RouteGroups>,
+    /// Number of routes at each listener, by the numbers of the listeners.
+    attached: HashMap<usize, u32>,
+    /// Routes with session names, pools, or services with a policy.
+    claiming: BTreeSet<RouteKey>,
     surroundings: Option<Surroundings>,
     services: ByName<Service>,
     hasher: RandomState,
     serial: u64,
     round: u64,
-    /// Number of the groups of the last text.
-    groups: usize,
-    /// Size of the last text.
-    pub(super) size: TextSize,
     /// True if routes were translated with the same groups, so that they are of no use any more.
     are_in_order: bool,
     /// Number of routes that were translated.
@@ -270,33 +270,63 @@ impl KeptRoutes {
         changed
     }
 
+    /// Forgets all routes.
+    fn clear(&mut self) {
+        self.routes.clear();
+        self.order.clear();
+        self.entries.clear();
+        self.groups = Arc::default();
+        self.attached.clear();
+        self.claiming.clear();
+    }
+
     /// Forgets routes that the last round did not need.
     fn forget_gone(&mut self) {
-        let (round, mut gone) = (self.round, HashSet::new());
-        self.routes.retain(|_, kept| {
-            let is_needed = kept.round == round;
-            if !is_needed {
-                gone.insert(kept.serial);
-            }
-            is_needed
-        });
+        let (round, mut gone) = (self.round, HashMap::new());
+        let leaving = self.routes.extract_if(|_, kept| kept.round != round);
+        gone.extend(leaving.map(|(_, kept)| (kept.serial, kept.translation)));
         if gone.is_empty() {
             return;
         }
-        self.order.retain(|place| !gone.contains(&place.serial));
+        let groups = Arc::make_mut(&mut self.groups);
+        for place in self
+            .order
+            .extract_if(.., |place| gone.contains_key(&place.serial))
+        {
+            let Some(translation) = gone.get(&place.serial) else {
+                continue;
+            };
+            groups.remove_route(&place.key, &translation.rules, translation.needs_nobody);
+            for number in &translation.listeners {
+                if let Some(count) = self.attached.get_mut(number) {
+                    *count = count.saturating_sub(1);
+                }
+            }
+            self.claiming.remove(&place.key);
+        }
         for entries in self.entries.values_mut() {
-            entries.retain(|entry| !gone.contains(&entry.serial));
+            entries.retain(|entry| !gone.contains_key(&entry.serial));
         }
     }
 
+    /// Notes what is about all routes together. Returns false if another route has another group of the same name.
+    fn note_route(&mut self, key: &RouteKey, translation: &mut RouteTranslation) -> bool {
+        for number in &translation.listeners {
+            *self.attached.entry(*number).or_default() += 1;
+        }
+        if translation.has_claims() {
+            self.claiming.insert(key.clone());
+        }
+        let groups = Arc::make_mut(&mut self.groups);
+        groups.add_route(key, &mut translation.rules, translation.needs_nobody)
+    }
+
     /// Translates the routes that are new, or are no longer what they were made of. In order all routes are translated,
-    /// with the same groups.
-    fn refresh(&mut self, work: &Work<'_>, is_in_order: bool) {
+    /// with the same groups. Returns false if two groups would have the same name.
+    fn refresh(&mut self, work: &Work<'_>, is_in_order: bool) -> bool {
         let is_known = { self.surroundings.as_ref() }.is_some_and(|of| of.are_of(work));
         if is_in_order || self.are_in_order || !is_known {
-            self.routes.clear();
-            self.order.clear();
-            self.entries.clear();
+            self.clear();
             self.surroundings = Some(Surroundings::new(work));
         }
         self.are_in_order = is_in_order;
@@ -316,19 +346,20 @@ impl KeptRoutes {
                     known.round = round;
                     kept += 1;
                 }
-                None => new.push((kind, route, refusals)),
+                None => {
+                    let route = Arc::clone(route);
+                    new.push((RouteKey { kind, route }, refusals));
+                }
             }
         }
         if kept < self.routes.len() {
             self.forget_gone();
         }
-        new.sort_by(|(kind, route, _), (other, with, _)| {
-            compare_age(&route.metadata, &with.metadata).then_with(|| kind.cmp(other))
-        });
+        new.sort_by(|(one, _), (other, _)| one.cmp(other));
         let mut places = Vec::with_capacity(new.len());
         let mut entries: HashMap<usize, Vec<Arc<Entry>>> = HashMap::new();
-        let mut groups = Groups::default();
-        for (kind, route, refusals) in new {
+        let (mut groups, mut has_names) = (Groups::default(), true);
+        for (key, refusals) in new {
             if !is_in_order {
                 groups = Groups::default();
             }
@@ -342,7 +373,10 @@ impl KeptRoutes {
                 let entry = Arc::new(Entry { serial, ..entry });
                 entries.entry(frontend).or_default().push(entry);
             };
-            let translation = translate_route(work, kind, route, &refusals, &mut groups, add);
+            let RouteKey { kind, route } = &key;
+            let mut translation = translate_route(work, *kind, route, &refusals, &mut groups, add);
+            has_names &= self.note_route(&key, &mut translation);
+            let status = Arc::clone(&translation.status);
             let kept = KeptRoute {
                 route: Arc::clone(route),
                 refusals,
@@ -352,11 +386,10 @@ impl KeptRoutes {
                 round,
             };
             self.routes.insert(address_of(route), kept);
-            let route = Arc::clone(route);
             places.push(Place {
-                kind,
-                route,
+                key,
                 serial,
+                status,
             });
         }
         insert_sorted(&mut self.order, places, compare_places);
@@ -367,36 +400,13 @@ impl KeptRoutes {
                 compare_entries,
             );
         }
+        has_names
     }
 
-    /// Returns the groups of all routes; `None` if two of them would have the same name.
-    fn collect_groups(&mut self) -> Option<Groups> {
-        let mut groups = Groups::with_capacity(self.groups);
-        for place in &self.order {
-            let Some(kept) = self.routes.get_mut(&address_of(&place.route)) else {
-                continue;
-            };
-            let translation = &mut kept.translation;
-            for rule in &mut translation.rules {
-                if !groups.add_named(&mut rule.groups) {
-                    return None;
-                }
-                match rule.is_used {
-                    true => groups.use_current(&rule.owner),
-                    false => groups.drop_current(),
-                }
-            }
-            if translation.needs_nobody {
-                groups.need_nobody();
-            }
-        }
-        self.groups = groups.len();
-        Some(groups)
-    }
-
-    /// Returns the translations of all routes, the oldest first.
-    fn translations(&self) -> impl Iterator<Item = &RouteTranslation> {
-        let known = { self.order.iter() }.filter_map(|of| self.routes.get(&address_of(&of.route)));
+    /// Returns the translations of the routes that claim something which another one may have, the oldest first.
+    fn list_claiming(&self) -> impl Iterator<Item = &RouteTranslation> {
+        let known =
+            { self.claiming.iter() }.filter_map(|of| self.routes.get(&address_of(&of.route)));
         known.map(|kept| &kept.translation)
     }
 }
@@ -404,21 +414,16 @@ impl KeptRoutes {
 impl Work<'_> {
     /// Translates the routes of requests, as far as `kept` does not have their translations.
     pub(super) fn translate_http(&mut self, kept: &mut KeptRoutes) {
-        kept.refresh(self, false);
-        self.groups = match kept.collect_groups() {
-            Some(groups) => groups,
-            None => {
-                kept.refresh(self, true);
-                kept.collect_groups().unwrap_or_default()
+        if !kept.refresh(self, false) {
+            kept.refresh(self, true);
+        }
+        self.groups = Groups::of_requests(&kept.groups);
+        for (number, count) in &kept.attached {
+            if let Some(listener) = self.listeners.get_mut(*number) {
+                listener.attached += *count as usize;
             }
-        };
-        self.statuses.reserve(kept.order.len());
-        for route in kept.translations() {
-            for number in &route.listeners {
-                if let Some(listener) = self.listeners.get_mut(*number) {
-                    listener.attached += 1;
-                }
-            }
+        }
+        for route in kept.list_claiming() {
             for claim in &route.claims {
                 self.note_session(claim);
             }
@@ -430,8 +435,10 @@ impl Work<'_> {
                 let ancestors = self.policy_ancestors.entry(service.clone()).or_default();
                 ancestors.insert(gateway.clone());
             }
-            self.statuses.push(Arc::clone(&route.status));
         }
+        self.statuses.reserve(kept.order.len());
+        let statuses = kept.order.iter().map(|place| Arc::clone(&place.status));
+        self.statuses.extend(statuses);
     }
 
     /// Notes the session name of a group. Of routes that contradict each other, the oldest counts.

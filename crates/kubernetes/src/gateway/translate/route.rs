@@ -4,13 +4,13 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::super::attach::{Attachment, Parent, RouteFacts, RouteFindings, is_isolated};
-use super::super::backends::{Groups, Referrer};
+use super::super::backends::{Groups, Referrer, RuleGroups};
 use super::super::http::RuleText;
 use super::super::listeners::Class;
 use super::super::objects::{HttpRoute, Kind, ObjectName};
 use super::super::pools::list_pools;
 use super::super::text::{Owner, quote, short_name};
-use super::entry::{Entry, RouteTranslation, RuleGroups, SessionClaim, Source};
+use super::entry::{Entry, RouteTranslation, SessionClaim, Source};
 use super::frontend::write_condition;
 use super::{Work, rank_host, refuse_host};
 
@@ -46,7 +46,8 @@ pub(super) fn translate_route(
     let (mut findings, mut dropped) = (RouteFindings::default(), Vec::new());
     let object = metadata.object_name();
     let wrong_host = refuse_host(&route.spec.hostnames);
-    let (mut rules, mut claims, mut pools, mut count) = (Vec::new(), Vec::new(), Vec::new(), 0);
+    let mut rules = Vec::with_capacity(route.spec.rules.len());
+    let (mut claims, mut pools, mut count) = (Vec::new(), Vec::new(), 0);
     let mut secured = Vec::new();
     let of_groups = &work.policies.groups;
     let inherited = of_groups.list_inherited(kind, &object, &route.spec.parent_refs, work.objects);
@@ -215,7 +216,7 @@ impl RouteRule<'_> {
                     owner: Arc::clone(self.owner),
                     host: host.clone(),
                     serves_all: last.is_none_or(|line| line == ALL_PATHS),
-                    lines,
+                    lines: lines.into(),
                 };
                 add(index, entry);
             }

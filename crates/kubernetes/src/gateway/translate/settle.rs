@@ -5,16 +5,17 @@
 //! an older rule, are part of the text, too. The second round finds rules that contradict older ones. Whatever the
 //! number of bad objects, a few rounds are enough.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use evenkeel_config::{Errors, GeneratedParser, Problem};
+use evenkeel_config::{Errors, GeneratedParser, GeneratedText, Problem};
 
 use super::super::objects::{Kind, Objects, StreamRoute};
 use super::super::rule_policies::find_rule_culprits;
 use super::super::settings::Settings;
-use super::super::text::{Owner, Text};
-use super::entry::Entry;
+use super::super::text::{LineOrigin, Owner};
+use super::entry::{Entry, find_part_owner};
 use super::ingress::count_owners;
 use super::kept::{KeptRoutes, merge_entries};
 use super::{Refused, StreamTarget, Translation, Work, rank_age};
@@ -58,9 +59,10 @@ pub fn translate_again(
         let known = refused.clone();
         let mut work = Work::new(objects, settings, &known);
         work.run(&mut kept.routes);
-        let errors = match kept.parser.parse(work.text.as_str(), &work.text.parts()) {
+        let text = work.text.take_parts();
+        let errors = match kept.parser.parse(&text) {
             Ok(config) if work.contradictions.is_empty() => {
-                return work.finish(Ok(Arc::new(config)), rounds);
+                return work.finish(text, Ok(Arc::new(config)), rounds);
             }
             Ok(_) => {
                 refused.extend(work.contradictions);
@@ -68,7 +70,7 @@ pub fn translate_again(
             }
             Err(errors) => errors,
         };
-        for (owner, message) in work.find_owners(&errors) {
+        for (owner, message) in work.find_owners(&text, &errors) {
             refused.entry(owner).or_insert(message);
         }
         if refused.len() > known.len() {
@@ -96,16 +98,12 @@ pub fn translate_again(
         listener.not_in_effect = Some(message.into());
     }
     work.run(&mut KeptRoutes::default());
-    Translation {
-        text: String::new(),
-        ..work.finish(Err(problem), rounds)
-    }
+    work.finish(GeneratedText::default(), Err(problem), rounds)
 }
 
 impl Work<'_> {
     /// Translates all routes, and writes the text. `kept` has translations of routes.
     fn run(&mut self, kept: &mut KeptRoutes) {
-        self.text = Text::with_size(kept.size);
         self.translate_http(kept);
         let mut of_ingresses: BTreeMap<usize, Vec<Entry>> = BTreeMap::new();
         self.translate_ingresses(&mut of_ingresses);
@@ -128,15 +126,19 @@ impl Work<'_> {
             self.write_frontend(index, &entries, targets.remove(&index).unwrap_or_default());
         }
         self.groups.write(&mut self.text);
-        kept.size = self.text.size();
     }
 
-    /// Returns the owners of the lines that problems are about. All rules that use a group own the group.
-    fn find_owners(&self, errors: &Errors) -> Vec<(Owner, String)> {
-        let mut found = Vec::new();
+    /// Returns the owners of the lines of `text` that problems are about. All rules that use a group own the group.
+    fn find_owners(&self, text: &GeneratedText, errors: &Errors) -> Vec<(Owner, String)> {
+        let (mut found, origins) = (Vec::new(), self.text.list_origins(text));
         for problem in &errors.problems {
             let message = || show_problem(problem);
-            match self.text.owner_of(problem.line) {
+            let owner = match origins.find(problem.line) {
+                Some(LineOrigin::Owner(owner)) => Some(Cow::Borrowed(&***owner)),
+                Some(LineOrigin::Part(part)) => find_part_owner(*part),
+                None => None,
+            };
+            match owner.as_deref() {
                 Some(Owner::Group(name)) => {
                     let culprits = find_rule_culprits(&self.rule_lines, name, problem);
                     if !culprits.is_empty() {
@@ -148,7 +150,7 @@ impl Work<'_> {
                         found.push((Owner::Policy(policy.clone()), show_problem(problem)));
                         continue;
                     }
-                    let users = self.groups.users_of(name).iter();
+                    let users = self.groups.users_of(name);
                     found.extend(users.map(|user| (Owner::clone(user), message())));
                 }
                 Some(owner) => found.push((owner.clone(), message())),
@@ -196,7 +198,7 @@ fn find_newest(objects: &Objects, settings: &Settings, refused: &Refused) -> Vec
         refused.extend(newer.map(|owner| (owner.clone(), String::new())));
         let mut work = Work::new(objects, settings, &refused);
         work.run(&mut KeptRoutes::default());
-        evenkeel_config::parse_generated(work.text.as_str()).is_ok()
+        evenkeel_config::parse_generated(&work.text.take_parts()).is_ok()
     };
     if !is_good(0) {
         return Vec::new();
