@@ -18,6 +18,7 @@ fn udp_listener(address: SocketAddr) -> UdpListener {
         idle: Duration::from_secs(60),
         answer: None,
         is_quic: false,
+        is_single: false,
     }
 }
 
