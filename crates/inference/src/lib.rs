@@ -77,6 +77,7 @@ pub mod memory;
 pub mod model_name;
 pub mod queue;
 mod regression;
+mod request_count;
 pub mod scanner;
 pub mod sent_prompts;
 pub mod share;
