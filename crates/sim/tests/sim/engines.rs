@@ -78,6 +78,7 @@ fn scenario(router: Router, slowness: &[f64]) -> EngineScenario {
         is_fleet: false,
         network: Duration::from_micros(200),
         says_cached_tokens: true,
+        says_max_tokens: false,
         changes: Vec::new(),
         length: LENGTH,
         samples: None,
@@ -182,6 +183,22 @@ fn answers_need_not_say_what_engines_remembered() {
     let (with, _) = play(&with, &prompts);
     let (without, _) = play(&without, &prompts);
     assert!(mean_end(&without) < 1.15 * mean_end(&with));
+}
+
+/// A balancer that knows how long answers are at most expects no more than that.
+#[test]
+fn requests_may_say_how_long_their_answers_are() {
+    let prompts = shared(4.0).draw(12);
+    let without = scenario(Router::Evenkeel, &[4.0, 1.0, 1.0, 1.0]);
+    let with = EngineScenario {
+        says_max_tokens: true,
+        ..without.clone()
+    };
+    let (without, _) = play(&without, &prompts);
+    let (with, _) = play(&with, &prompts);
+    assert_eq!(with.failed, 0);
+    assert_ne!(with.per_member, without.per_member);
+    assert!(mean_end(&with) < 1.05 * mean_end(&without));
 }
 
 /// Two balancers, between which the turns of a conversation are drawn at random.
