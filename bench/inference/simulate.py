@@ -55,7 +55,7 @@ def simulate_with(folder, requests, kind, router, number):
         file.write(f'[rule.models]\nlisten = "127.0.0.1:8080"\ngroup = "models"\n[group.models]\nmembers = [{listed}]\nstrategy = "{strategy}"\n')
     seconds = count_seconds(requests)
     with open(os.path.join(folder, "scenario.toml"), "w") as file:
-        file.write(f'config = "simulated.toml"\nduration = "{seconds}s"\n[engines]\nrouter = "{rule}"\nmax_tokens = true\n[prompts]\nkind = "trace"\nfile = "trace.jsonl"\n')
+        file.write(f'config = "simulated.toml"\nduration = "{seconds}s"\nseed = {number + 1}\n[engines]\nrouter = "{rule}"\nmax_tokens = true\n[prompts]\nkind = "trace"\nfile = "trace.jsonl"\n')
         if kind == "one slow":
             file.write(f'[member."{members[0]}"]\ncapacity = 0.25\n')
     out = os.path.join(folder, "simulated.json")
