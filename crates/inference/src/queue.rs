@@ -634,7 +634,7 @@ mod tests {
                     continue;
                 }
                 let within = |from: u64, to: u64| to.min(now).saturating_sub(from.max(now - ROUND));
-                let (mut waiting, mut streams, mut tokens, mut begun) = (0, 0, 0, 0);
+                let (mut waiting, mut streams, mut tokens, mut begun) = (0u64, 0u64, 0u64, 0u32);
                 for (begin, wait, write, unread, is_whole) in &requests {
                     let first = if *is_whole { *begin } else { begin + wait };
                     waiting += within(*begin, first);
