@@ -102,7 +102,8 @@ fn unpack_word(word: u64) -> (u64, u64) {
 mod tests {
     use super::*;
 
-    const SECOND: u64 = 1_000_000_000;
+    /// About a second, of whole units also by parts.
+    const SECOND: u64 = 1 << 30;
 
     #[test]
     fn requests_beyond_the_most_are_not_counted_and_ends_without_a_begin_are_none() {

@@ -555,7 +555,10 @@ mod tests {
         assert!(one.after < 1_500_000_000 && two.after < 1_500_000_000);
         assert_eq!(other.output_tokens, 1);
         assert_eq!(prompts.first_turns().last(), Some(&2));
-        assert_eq!(other.after, 1_500_000_000, "a single request comes at its time");
+        assert_eq!(
+            other.after, 1_500_000_000,
+            "a single request comes at its time"
+        );
         assert_ne!(one.after, workload.draw(8).requests()[0].after);
         assert_eq!(one.after, workload.draw(7).requests()[0].after);
     }
