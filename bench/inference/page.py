@@ -220,7 +220,7 @@ def write_page(found, out):
         lines += [
             "## The simulator beside these engines",
             "",
-            "Ratios of what clients measured to what `evenkeel sim` says of the same requests, without the first tenth of the time. `nginx` and `haproxy` are compared with the",
+            "Ratios of what clients measured to what `evenkeel sim` says of the same requests, without the first tenth of the time; medians over eight sets of the engines' addresses, whose hashes decide where new prompts begin. `nginx` and `haproxy` are compared with the",
             "simulator's `least-request`, `smg` with its rule of smg. For Evenkeel's time to the first token, p50 and p90 within 15 % are asked:",
             f"{within} of {count} medians are.",
             "",

@@ -4,10 +4,14 @@
 //! counts its own work only.
 
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
-use evenkeel_inference::queue::QueueMoment;
+use evenkeel_inference::queue::QueueMean;
 
 use crate::time::Instant;
+
+/// Time for which sums of the work of other balancers count, unless they are renewed.
+pub const WORK_LIFETIME: Duration = Duration::from_secs(2);
 
 /// Work of one or several balancers at an engine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -36,22 +40,12 @@ impl EngineWork {
         }
     }
 
-    /// Work at a moment without the `begun` requests that were sent last. Those that wait were sent last, as far as there are
-    /// so many; tokens are shared out evenly.
-    pub(crate) fn of_moment(moment: &QueueMoment, begun: f32) -> EngineWork {
-        let waiting = (moment.waiting - begun).max(0.0);
-        let all = (moment.waiting + moment.streams - begun).max(0.0);
-        let streams = (all - waiting).clamp(0.0, moment.streams);
-        // Requests whose answers come as a whole are streams from the beginning.
-        let share = match moment.waiting > 0.0 {
-            true => waiting / moment.waiting,
-            false => streams / moment.streams.max(1.0),
-        };
-        // Too large numbers become the largest one.
+    /// Mean work over a time. Too large numbers become the largest one.
+    pub(crate) fn of_mean(mean: &QueueMean) -> EngineWork {
         EngineWork {
-            queued_tokens: (moment.queued_tokens * share).ceil() as u32,
-            waiting: waiting.round() as u32,
-            streams: streams.round() as u32,
+            queued_tokens: mean.queued_tokens.ceil() as u32,
+            waiting: mean.waiting.round() as u32,
+            streams: mean.streams.round() as u32,
         }
     }
 
@@ -169,23 +163,17 @@ mod tests {
     }
 
     #[test]
-    fn work_that_has_just_begun_is_left_out() {
-        let moment = |queued_tokens, waiting, streams| QueueMoment {
-            queued_tokens,
-            waiting,
-            streams,
-            ..QueueMoment::default()
+    fn means_are_rounded() {
+        let mean = |queued_tokens, waiting, streams| {
+            EngineWork::of_mean(&QueueMean {
+                queued_tokens,
+                waiting,
+                streams,
+            })
         };
-        let lasting = |moment: QueueMoment, begun| EngineWork::of_moment(&moment, begun);
-        assert_eq!(lasting(moment(900.0, 3.0, 5.0), 0.0), work(900, 3, 5));
-        assert_eq!(lasting(moment(900.0, 3.0, 5.0), 2.0), work(300, 1, 5));
-        // Two of those that were sent have their first tokens already.
-        assert_eq!(lasting(moment(900.0, 3.0, 5.0), 5.0), work(0, 0, 3));
-        assert_eq!(lasting(moment(900.0, 3.0, 5.0), 99.0), work(0, 0, 0));
-        // Answers that come as a whole.
-        assert_eq!(lasting(moment(900.0, 0.0, 1.0), 1.0), work(0, 0, 0));
-        assert_eq!(lasting(moment(900.0, 0.0, 4.0), 1.0), work(675, 0, 3));
-        assert_eq!(lasting(moment(0.0, 0.0, 0.0), 7.0), work(0, 0, 0));
+        assert_eq!(mean(899.2, 2.6, 5.4), work(900, 3, 5));
+        assert_eq!(mean(0.0, 0.4, 0.5), work(0, 0, 1));
+        assert_eq!(mean(f32::MAX, 0.0, 0.0), work(u32::MAX, 0, 0));
     }
 
     #[test]

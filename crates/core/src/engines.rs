@@ -195,12 +195,11 @@ impl EnginePool {
         &self.work_elsewhere
     }
 
-    /// Takes the work of this balancer at an engine that is there since the last call or longer: work that has just begun
-    /// may be over when others hear of it. `None` if there is no such engine.
-    pub(crate) fn take_lasting_work(&self, number: usize, now: Instant) -> Option<EngineWork> {
-        let moment = self.group.read_queue(number, now.as_nanos())?;
-        let begun = self.group.member_queues().get(number)?.take_begun() as f32;
-        Some(EngineWork::of_moment(&moment, begun))
+    /// Takes the mean work of this balancer at an engine since the last call: work that has just begun may be over when
+    /// others hear of it, and short requests count for their share of the time. `None` if there is no such engine.
+    pub(crate) fn take_mean_work(&self, number: usize, now: Instant) -> Option<EngineWork> {
+        let mean = self.group.take_mean_work(number, now.as_nanos())?;
+        Some(EngineWork::of_mean(&mean))
     }
 
     /// Learnt state of the engines.

@@ -1,14 +1,10 @@
 //! Work at engines for language models, which balancers of a fleet tell each other.
 
-use std::time::Duration;
-
+use evenkeel_core::engine_work::WORK_LIFETIME;
 use evenkeel_core::group::Group;
 use evenkeel_core::member::Member;
 use evenkeel_core::time::Instant;
 use evenkeel_gossip::Fleet;
-
-/// Time for which sums of the work of other balancers count, unless they are renewed.
-const COUNTS: Duration = Duration::from_secs(2);
 
 /// Tells the other balancers the work at the engines of a group, and counts the work of the others. Groups with another
 /// strategy have no work to tell. `number` finds the number for a member's address. To be called in each round.
@@ -31,5 +27,5 @@ pub(crate) fn exchange_work(
         let work = member.and_then(|member| others.get(&number(member)));
         work.copied().unwrap_or_default()
     };
-    group.set_work_elsewhere(work, now.after(COUNTS));
+    group.set_work_elsewhere(work, now.after(WORK_LIFETIME));
 }

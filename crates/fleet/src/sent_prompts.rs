@@ -15,11 +15,12 @@ const MAX_DATAGRAMS: usize = 64;
 /// a balancer then knows which engine holds a prompt that another one has sent there. `number` finds the number for a
 /// member's address. What a round has no room for is for the next one.
 pub(crate) fn exchange_prompts(fleet: &mut Fleet, group: &Group, number: impl Fn(&Member) -> u64) {
-    let mark = prompt_mark();
-    let told = fleet.take_prompts(group.name(), mark);
     if group.engines().is_none() {
+        fleet.forget_prompts(group.name());
         return;
     }
+    let mark = prompt_mark();
+    let told = fleet.take_prompts(group.name(), mark);
     if !told.is_empty() {
         let members = group.members().iter().enumerate();
         let members: HashMap<u64, usize> = members
@@ -55,4 +56,50 @@ pub(crate) fn exchange_prompts(fleet: &mut Fleet, group: &Group, number: impl Fn
         }
     }
     fleet.send_prompts(&bodies);
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use evenkeel_control::alerts::FleetExchange as _;
+    use evenkeel_core::group::GroupSettings;
+    use evenkeel_core::strategy::{self, Values};
+    use evenkeel_core::time::Instant;
+    use evenkeel_inference::chain::{ChainBuilder, HashKey};
+    use evenkeel_inference::group::RequestFacts;
+    use evenkeel_inference::scanner::Scanner;
+    use evenkeel_net::Clock;
+
+    use super::*;
+    use crate::Gossip;
+
+    #[test]
+    fn a_balancer_without_a_fleet_notes_no_prompts() {
+        let inference = Values::defaults(strategy::find("inference").unwrap());
+        let settings = GroupSettings::default();
+        let group = Group::new("g", settings, &inference, Vec::new(), Arc::default());
+        let engines = group.engines().unwrap().group();
+        let mut builder = ChainBuilder::new(HashKey::new([1, 2, 3]));
+        let body = format!(r#"{{"model":"m","prompt":"{}"}}"#, "a".repeat(9000));
+        Scanner::new().feed_bytes(body.as_bytes(), &mut builder);
+        let plan = engines.plan_request(RequestFacts {
+            model: builder.model_hash(),
+            chain: builder.link_blocks(),
+            max_tokens: None,
+            is_stream: true,
+            random: 1,
+        });
+        let send = || assert!(engines.begin_request(&plan, 0, 0).is_some());
+        let take = || engines.follow_prompts().take_prompts(9).prompts.len();
+        assert_eq!(take(), 0);
+        send();
+        assert_eq!(take(), 1);
+        // The configuration has no [fleet] any more.
+        let gossip = Gossip::new(Clock::start()).unwrap();
+        send();
+        gossip.learn(&group, Instant::ZERO);
+        send();
+        assert_eq!(take(), 0);
+    }
 }

@@ -308,12 +308,12 @@ impl FleetExchange for Gossip {
         let mut state = self.task.lock_state();
         let state = &mut *state;
         let name: &str = group.name();
-        let (Some(fleet), true) = (&mut state.fleet, state.groups.contains(name)) else {
+        let is_known = !state.rests && state.groups.contains(name);
+        let Some(fleet) = state.fleet.as_mut().filter(|_| is_known) else {
+            // The configuration has no [fleet] any more, or the next process tells the prompts.
+            group.stop_following_prompts();
             return;
         };
-        if state.rests {
-            return;
-        }
         exchange_work(fleet, group, number, now);
         exchange_prompts(fleet, group, number);
         if fleet.has_out() {

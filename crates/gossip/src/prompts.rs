@@ -35,6 +35,11 @@ impl Fleet {
         taken
     }
 
+    /// Forgets the prompts that others have sent to a group: the group has no engines.
+    pub fn forget_prompts(&mut self, group: &str) {
+        self.heard_prompts.remove(&key::hash(group.as_bytes()));
+    }
+
     /// Keeps prompts of another balancer until they are taken, as far as there is room. Groups that this balancer does not
     /// have are left out.
     pub(crate) fn hear_prompts(&mut self, body: &[u8]) -> Option<()> {

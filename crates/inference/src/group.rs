@@ -11,7 +11,7 @@ use crate::cost::{
 use crate::fleet::FleetSpeed;
 use crate::index::Index;
 use crate::memory::{FIRST_SPAN, MemberMemory, Prediction, PredictionResult};
-use crate::queue::{MemberQueue, QueueEntry, QueueMoment};
+use crate::queue::{MemberQueue, QueueEntry, QueueMean, QueueMoment};
 use crate::sent_prompts::SentPrompts;
 use crate::speed::{LearningTime, MemberSpeed};
 use crate::tokens::TokenFigures;
@@ -381,6 +381,13 @@ impl EngineGroup {
         self.sent.get_or_init(SentPrompts::default)
     }
 
+    /// Forgets prompts that were not taken, and notes no others until somebody follows them again.
+    pub fn stop_following_prompts(&self) {
+        if let Some(sent) = self.sent.get() {
+            sent.stop_following();
+        }
+    }
+
     /// Records that another balancer has sent a prompt to a member, which has read this many tokens of the prompt and holds all
     /// of its blocks.
     pub fn record_elsewhere(&self, links: &[u64], member: usize, unread_tokens: u32) {
@@ -438,7 +445,7 @@ impl EngineGroup {
         let queue = self.queues.get(request.member)?;
         let memory = self.memories.get(request.member)?;
         if !end.is_complete || request.queue.is_over() {
-            queue.end_request(&mut request.queue);
+            queue.end_request(&mut request.queue, now_nanos);
             return None;
         }
         let output = end.usage.map_or(0, |usage| usage.output_tokens);
@@ -447,7 +454,7 @@ impl EngineGroup {
             speed.learn_pace(others, seconds, &self.fleet.get(), self.time_at(now_nanos));
         }
         self.learn_pace(request, LAST_PACE_EVENTS, now_nanos);
-        queue.end_request(&mut request.queue);
+        queue.end_request(&mut request.queue, now_nanos);
         if let Some(usage) = end.usage {
             memory.advance_clock(u64::from(usage.output_tokens));
             self.tokens
@@ -587,6 +594,13 @@ impl EngineGroup {
         let speeds = self.speeds.get(member)?.get();
         let queue = self.queues.get(member)?;
         Some(queue.read_moment(speeds.delay, speeds.read, now_nanos))
+    }
+
+    /// Takes the mean work of a member since the last call; `None` if the group has no such member. For one caller.
+    pub fn take_mean_work(&self, member: usize, now_nanos: u64) -> Option<QueueMean> {
+        let moment = self.read_queue(member, now_nanos)?;
+        let queue = self.queues.get(member)?;
+        Some(queue.take_mean(&moment, now_nanos))
     }
 
     /// Queues of the members.

@@ -48,7 +48,7 @@
 //! | once per second | `control` | [`EngineGroup::keep_up`](group::EngineGroup::keep_up) |
 //! | a load report with the size of the engine's cache | `manager` | [`MemberMemory::set_span`](memory::MemberMemory::set_span), once, before anything is learnt |
 //! | hand-over to a new process | `manager` | [`write_index`](handover::write_index) and [`EngineGroup::export_member`](group::EngineGroup::export_member); in the new process [`read_index`](handover::read_index) and [`EngineGroup::import_member`](group::EngineGroup::import_member), if [`VERSION`] and the [`HashKey`](chain::HashKey) are the same |
-//! | once per second in a fleet | `fleet` | [`EngineGroup::read_queue`](group::EngineGroup::read_queue), told to the other balancers, who count the sums in [`ReportedLoad`](cost::ReportedLoad) |
+//! | ten times a second in a fleet | `fleet` | [`EngineGroup::take_mean_work`](group::EngineGroup::take_mean_work), told to the other balancers, who count the sums in [`ReportedLoad`](cost::ReportedLoad) |
 //!
 //! Routes by `model` use [`Scanner::model_name`](scanner::Scanner::model_name) before the group is known; a request that is
 //! [ambiguous](scanner::Scanner::is_ambiguous) must not get a right by its model's name.
@@ -77,6 +77,7 @@ pub mod memory;
 pub mod model_name;
 pub mod queue;
 mod regression;
+mod request_count;
 pub mod scanner;
 pub mod sent_prompts;
 pub mod share;

@@ -2,16 +2,19 @@
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
+use crate::request_count::RequestCount;
+
 /// Work of one member. All workers share it.
 #[derive(Debug, Default)]
 pub struct MemberQueue {
     /// Tokens to be read for requests without a first token.
     queued_tokens: AtomicU64,
     /// Requests without a first token.
-    waiting: AtomicU32,
+    waiting: RequestCount,
     /// Requests past their first token.
-    streams: AtomicU32,
-    /// Requests that were sent since [`MemberQueue::take_begun`] was called.
+    streams: RequestCount,
+    /// Tokens to be read for the requests that were sent since [`MemberQueue::take_mean`] was called, and their number.
+    begun_tokens: AtomicU64,
     begun: AtomicU32,
     /// Time of the last first token, or at which the first of those that wait was sent, in nanoseconds.
     progress_at: AtomicU64,
@@ -27,6 +30,17 @@ pub struct MemberQueue {
     whole_tokens: AtomicU64,
     /// Time at which the member is expected to have read the prompts of these requests, in nanoseconds.
     wholes_read_at: AtomicU64,
+}
+
+/// Mean work of a member since somebody has asked for it last.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct QueueMean {
+    /// Tokens of prompts to be read.
+    pub queued_tokens: f32,
+    /// Requests without a first token.
+    pub waiting: f32,
+    /// Requests past their first token.
+    pub streams: f32,
 }
 
 /// Work of a member at one moment.
@@ -88,8 +102,8 @@ impl MemberQueue {
     /// has to read before, by [`MemberQueue::read_moment`].
     pub fn begin_request(&self, tokens: u64, queued_before: f32, now_nanos: u64) -> QueueEntry {
         self.queued_tokens.fetch_add(tokens, Ordering::Relaxed);
-        self.begun.fetch_add(1, Ordering::Relaxed);
-        if self.waiting.fetch_add(1, Ordering::Relaxed) == 0 {
+        self.count_begun(tokens);
+        if self.waiting.begin(now_nanos) == 0 {
             self.progress_at.store(now_nanos, Ordering::Relaxed);
         }
         QueueEntry {
@@ -109,8 +123,8 @@ impl MemberQueue {
     /// Counts a request whose answer comes as a whole. Its first token cannot be seen. The first token is expected after
     /// `first_token_seconds`: until then the prompt is queued, and then the request counts as a stream.
     pub fn begin_whole(&self, tokens: u64, first_token_seconds: f32, now_nanos: u64) -> QueueEntry {
-        self.streams.fetch_add(1, Ordering::Relaxed);
-        self.begun.fetch_add(1, Ordering::Relaxed);
+        self.streams.begin(now_nanos);
+        self.count_begun(tokens);
         // Numbers that are too large become the largest one.
         let reading = (first_token_seconds.max(0.0) * 1e9) as u64;
         let read_at = now_nanos.saturating_add(reading);
@@ -142,11 +156,11 @@ impl MemberQueue {
         if entry.phase != Phase::Waiting {
             return None;
         }
-        self.leave_queue(entry);
+        self.leave_queue(entry, now_nanos);
         self.progress_at.store(now_nanos, Ordering::Relaxed);
         entry.phase = Phase::Streaming;
         entry.first_token_at = now_nanos;
-        self.streams.fetch_add(1, Ordering::Relaxed);
+        self.streams.begin(now_nanos);
         let stalled = self.stalled_nanos.load(Ordering::Relaxed);
         let stalled = stalled.saturating_sub(entry.stalled_before);
         let working = now_nanos.saturating_sub(stalled);
@@ -159,7 +173,7 @@ impl MemberQueue {
     #[inline]
     pub fn end_silence(&self, now_nanos: u64) -> f32 {
         let before = self.event_at.swap(now_nanos, Ordering::Relaxed);
-        match before > 0 && self.streams.load(Ordering::Relaxed) > 0 {
+        match before > 0 && self.streams.get() > 0 {
             true => seconds_between(before, now_nanos),
             false => 0.0,
         }
@@ -176,7 +190,7 @@ impl MemberQueue {
     /// has waited at the member meanwhile.
     pub fn note_events(&self, entry: &mut QueueEntry, events: u64, now_nanos: u64) {
         let before = std::mem::replace(&mut entry.last_event_at, now_nanos);
-        let has_read = self.waiting.load(Ordering::Relaxed) > 0
+        let has_read = self.waiting.get() > 0
             || self.progress_at.load(Ordering::Relaxed) > before
             || self.wholes_read_at.load(Ordering::Relaxed) > before;
         let has_stalled = self.stalled_until.load(Ordering::Relaxed) > before;
@@ -190,7 +204,7 @@ impl MemberQueue {
 
     /// Other streams at the member of a stream.
     fn count_others(&self) -> f32 {
-        self.streams.load(Ordering::Relaxed).saturating_sub(1) as f32
+        self.streams.get().saturating_sub(1) as f32
     }
 
     /// Other streams at the member now, and seconds for each of the `tokens` of an answer that came as a whole. `None`
@@ -208,15 +222,20 @@ impl MemberQueue {
         Some((self.count_others(), seconds / (tokens - 1) as f32))
     }
 
-    /// Ends a request, however it ends. A second call does nothing.
+    /// Ends a request, however it ends. A second call does nothing. A time of 0 is unknown: the request has ended since
+    /// [`MemberQueue::take_mean`] was called last.
     ///
     /// The end of a request without a first token is no progress of the member: clients give up at a member that stands
     /// still.
-    pub fn end_request(&self, entry: &mut QueueEntry) {
+    pub fn end_request(&self, entry: &mut QueueEntry, now_nanos: u64) {
+        let ended_at = match now_nanos {
+            0 => self.waiting.taken_nanos().max(entry.last_known_nanos()),
+            now => now,
+        };
         match entry.phase {
-            Phase::Waiting => self.leave_queue(entry),
+            Phase::Waiting => self.leave_queue(entry, ended_at),
             Phase::Streaming => {
-                subtract(&self.streams, 1);
+                self.streams.end(ended_at);
                 if entry.is_whole {
                     subtract(&self.wholes, 1);
                     subtract_long(&self.whole_tokens, entry.tokens);
@@ -227,9 +246,30 @@ impl MemberQueue {
         entry.phase = Phase::Over;
     }
 
-    /// Takes the number of requests that were sent since the last call.
-    pub fn take_begun(&self) -> u32 {
-        self.begun.swap(0, Ordering::Relaxed)
+    fn count_begun(&self, tokens: u64) {
+        self.begun_tokens.fetch_add(tokens, Ordering::Relaxed);
+        self.begun.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Takes the mean work since the last call, at a member whose work is `moment` now. For one caller.
+    pub fn take_mean(&self, moment: &QueueMoment, now_nanos: u64) -> QueueMean {
+        let tokens = self.begun_tokens.swap(0, Ordering::Relaxed) as f32;
+        let begun = self.begun.swap(0, Ordering::Relaxed);
+        // Requests whose answers come as a whole are streams from the beginning, and wait until their prompts are read.
+        let unread = (moment.waiting - self.waiting.get() as f32).max(0.0);
+        let unread_share = unread / (moment.streams + unread).max(1.0);
+        let streams = self.streams.take_mean(now_nanos);
+        let waiting = self.waiting.take_mean(now_nanos) + unread_share * streams;
+        let each = match moment.waiting > 0.0 {
+            true => moment.queued_tokens / moment.waiting,
+            // On average, half of a prompt has been read.
+            false => tokens / begun.max(1) as f32 / 2.0,
+        };
+        QueueMean {
+            queued_tokens: each * waiting,
+            waiting,
+            streams: (1.0 - unread_share) * streams,
+        }
     }
 
     /// Takes the member for full until this time: it has refused a request because of its queue.
@@ -246,8 +286,8 @@ impl MemberQueue {
         now_nanos: u64,
     ) -> QueueMoment {
         let queued = self.queued_tokens.load(Ordering::Relaxed) as f32;
-        let waiting = self.waiting.load(Ordering::Relaxed) as f32;
-        let streams = self.streams.load(Ordering::Relaxed) as f32;
+        let waiting = self.waiting.get() as f32;
+        let streams = self.streams.get() as f32;
         let full_until = self.full_until.load(Ordering::Relaxed);
         let (mut left, mut overdue) = (queued, 0.0);
         if waiting > 0.0 {
@@ -294,9 +334,9 @@ impl MemberQueue {
         }
     }
 
-    fn leave_queue(&self, entry: &QueueEntry) {
+    fn leave_queue(&self, entry: &QueueEntry, now_nanos: u64) {
         subtract_long(&self.queued_tokens, entry.tokens);
-        subtract(&self.waiting, 1);
+        self.waiting.end(now_nanos);
     }
 }
 
@@ -329,6 +369,14 @@ impl QueueEntry {
     /// True after the end.
     pub fn is_over(&self) -> bool {
         self.phase == Phase::Over
+    }
+
+    /// Last time at which the request was there for certain, in nanoseconds.
+    fn last_known_nanos(&self) -> u64 {
+        match self.is_whole {
+            true => self.sent_at,
+            false => self.first_token_at.max(self.last_event_at),
+        }
     }
 
     /// Leaves out the time to the next event: the client takes nothing, so that the member cannot write.
@@ -398,8 +446,8 @@ mod tests {
         );
         queue.take_first_token(&mut two, 4 * SECOND);
         for entry in [&mut one, &mut two] {
-            queue.end_request(entry);
-            queue.end_request(entry);
+            queue.end_request(entry, 0);
+            queue.end_request(entry, 0);
         }
         assert_eq!(
             queue.read_moment(0.0, 1e-3, 11 * SECOND),
@@ -471,7 +519,7 @@ mod tests {
         assert_eq!(queue.read_moment(0.0, 1e-3, 3 * SECOND).full_seconds, 0.0);
         // A request that was refused has left no trace.
         let mut entry = queue.begin_request(500, 0.0, 0);
-        queue.end_request(&mut entry);
+        queue.end_request(&mut entry, 0);
         assert_eq!(
             queue.read_moment(0.0, 1e-3, 3 * SECOND),
             QueueMoment::default()
@@ -495,16 +543,42 @@ mod tests {
         let overdue = |now| queue.read_moment(0.0, 0.5, now).overdue_seconds;
         assert_eq!((overdue(5 * SECOND), overdue(6 * SECOND)), (0.0, 1.0));
         // Answers that come early, or requests that are given up, leave nothing.
-        queue.end_request(&mut two);
-        queue.end_request(&mut two);
+        queue.end_request(&mut two, 0);
+        queue.end_request(&mut two, 0);
         assert_eq!(at(SECOND).1, 2.0);
-        queue.end_request(&mut one);
-        queue.end_request(&mut stream);
+        queue.end_request(&mut one, 0);
+        queue.end_request(&mut stream, 0);
         assert_eq!(at(SECOND), (0.0, 0.0, 0.0));
         // What was expected of them does not count for the next one.
         let mut next = queue.begin_whole(2, 0.1, SECOND);
         assert_eq!(at(2 * SECOND), (0.0, 0.0, 1.0));
-        queue.end_request(&mut next);
+        queue.end_request(&mut next, 0);
+    }
+
+    #[test]
+    fn the_mean_work_has_the_prompts_that_wait_now() {
+        let queue = MemberQueue::default();
+        let take = |now| queue.take_mean(&queue.read_moment(0.0, 0.5, now), now);
+        let mean = |queued_tokens, waiting, streams| QueueMean {
+            queued_tokens,
+            waiting,
+            streams,
+        };
+        let mut stream = queue.begin_request(6, 0.0, SECOND);
+        // Half of the time, and two of the tokens are read.
+        assert_eq!(take(2 * SECOND), mean(2.0, 0.5, 0.0));
+        assert_eq!(take(3 * SECOND), mean(2.0, 1.0, 0.0));
+        queue.take_first_token(&mut stream, 3 * SECOND);
+        assert_eq!(take(4 * SECOND), mean(0.0, 0.0, 1.0));
+        // A client that has given up: nobody says when.
+        queue.end_request(&mut stream, 0);
+        assert_eq!(take(5 * SECOND), mean(0.0, 0.0, 0.0));
+        // Answers that come as a whole wait until their prompts should be read.
+        let mut whole = queue.begin_whole(4, 2.0, 5 * SECOND);
+        assert_eq!(take(6 * SECOND), mean(2.0, 0.5, 0.5));
+        assert_eq!(take(7 * SECOND), mean(0.0, 0.0, 1.0));
+        queue.end_request(&mut whole, 7 * SECOND);
+        assert_eq!(take(8 * SECOND), mean(0.0, 0.0, 0.0));
     }
 
     #[test]
@@ -521,11 +595,65 @@ mod tests {
         assert_eq!(queue.measure_whole(&entry, 101, at), Some((0.0, 0.1)));
         assert_eq!(queue.measure_whole(&entry, 7, at), None);
         assert_eq!(queue.measure_whole(&entry, 101, SECOND / 2), None);
-        queue.end_request(&mut entry);
+        queue.end_request(&mut entry, 0);
         assert_eq!(queue.read_moment(0.0, 1e-3, SECOND), QueueMoment::default());
     }
 
     proptest! {
+        /// Requests at random, most of which end before somebody looks again: the mean is that of the time.
+        #[test]
+        fn the_mean_work_is_that_of_the_time(
+            requests in prop::collection::vec(
+                (0u64..3 * SECOND, 0u64..SECOND / 5, 0u64..SECOND / 5, 1u64..9000, any::<bool>()),
+                0..300,
+            ),
+        ) {
+            const ROUND: u64 = SECOND / 10;
+            let queue = MemberQueue::default();
+            let mut events = Vec::new();
+            for (number, (begin, wait, write, _, is_whole)) in requests.iter().enumerate() {
+                events.push((*begin, 0, number));
+                if !is_whole {
+                    events.push((begin + wait, 1, number));
+                }
+                events.push((begin + wait + write, 2, number));
+            }
+            let rounds = 4 * SECOND / ROUND;
+            events.extend((1..=rounds).map(|round| (round * ROUND, 3, 0)));
+            events.sort_unstable();
+            let mut entries: Vec<Option<QueueEntry>> = vec![None; requests.len()];
+            for (now, kind, number) in events {
+                if kind < 3 {
+                    let (.., tokens, is_whole) = requests[number];
+                    match (kind, &mut entries[number]) {
+                        (0, entry) if is_whole => *entry = Some(queue.begin_whole(tokens, 0.1, now)),
+                        (0, entry) => *entry = Some(queue.begin_request(tokens, 0.0, now)),
+                        (1, Some(entry)) => drop(queue.take_first_token(entry, now)),
+                        (_, entry) => queue.end_request(entry.as_mut().unwrap(), now),
+                    }
+                    continue;
+                }
+                let within = |from: u64, to: u64| to.min(now).saturating_sub(from.max(now - ROUND));
+                let (mut waiting, mut streams, mut tokens, mut begun) = (0u64, 0u64, 0u64, 0u32);
+                for (begin, wait, write, unread, is_whole) in &requests {
+                    let first = if *is_whole { *begin } else { begin + wait };
+                    waiting += within(*begin, first);
+                    streams += within(first, begin + wait + write);
+                    if *begin <= now && (*begin > now - ROUND || now == ROUND) {
+                        (tokens, begun) = (tokens + unread, begun + 1);
+                    }
+                }
+                // As if nothing waited now: the prompts count that have come since.
+                let mean = queue.take_mean(&QueueMoment::default(), now);
+                let is_near = |is: f32, expected: f64| (f64::from(is) - expected).abs() < 0.01 + 1e-3 * expected;
+                let (waiting, streams) = (waiting as f64 / ROUND as f64, streams as f64 / ROUND as f64);
+                prop_assert!(is_near(mean.waiting, waiting), "{mean:?} {waiting}");
+                prop_assert!(is_near(mean.streams, streams), "{mean:?} {streams}");
+                let each = tokens as f64 / f64::from(begun.max(1)) / 2.0;
+                prop_assert!((f64::from(mean.queued_tokens) - each * waiting).abs() < 0.01 * (1.0 + waiting) * (1.0 + each));
+            }
+        }
+
         /// Whatever begins and ends in whatever order: nothing is left, and nothing is no number.
         #[test]
         fn nothing_is_left(
@@ -542,14 +670,14 @@ mod tests {
                     (Some(entry), 2) => queue.note_events(entry, tokens, now),
                     (entry, _) => {
                         let mut entry = entry.take().unwrap();
-                        queue.end_request(&mut entry);
+                        queue.end_request(&mut entry, 0);
                     }
                 }
                 let moment = queue.read_moment(0.0, speed, now);
                 prop_assert!(moment.queued_tokens >= 0.0 && moment.overdue_seconds >= 0.0);
             }
             for entry in entries.iter_mut().flatten() {
-                queue.end_request(entry);
+                queue.end_request(entry, 0);
             }
             prop_assert_eq!(queue.read_moment(0.0, 1.0, 0), QueueMoment::default());
         }

@@ -114,7 +114,7 @@ impl SentPrompts {
     }
 
     /// Forgets what was not taken, and notes no prompts until they are taken again: nobody is there to be told.
-    pub fn stop_following(&self) {
+    pub(crate) fn stop_following(&self) {
         self.is_followed.store(false, Ordering::Relaxed);
         let given = self.given.load(Ordering::Acquire);
         self.taken.store(given, Ordering::Relaxed);

@@ -31,6 +31,8 @@ section! {
         stream: Duration [Time(Duration::ZERO, HOUR)] = Duration::from_micros(350); r#""200us""#,
         /// Makes answers say how many tokens of the prompt came from the cache (`cached_tokens`).
         cached_tokens: bool = true; "false",
+        /// Makes requests say how many tokens their answers have at most (`max_tokens`): as many as the answers have.
+        max_tokens: bool = false; "true",
         /// Router in front of the engines: `evenkeel`, with the strategy of the configuration, or the rule of another
         /// router to compare with.
         router: Router = Router::Evenkeel; r#""lmetric""#,

@@ -70,11 +70,11 @@ impl Group {
         engines.group().read_queue(number, now.as_nanos())
     }
 
-    /// Takes the work of this balancer at the engine of the member at `index` that is there since the last call or longer,
-    /// if the strategy is `inference`. For one caller, who tells other balancers.
+    /// Takes the mean work of this balancer at the engine of the member at `index` since the last call, if the strategy is
+    /// `inference`. For one caller, who tells other balancers.
     pub fn take_engine_work(&self, index: usize, now: Instant) -> Option<EngineWork> {
         let (engines, number) = self.numbered_engine(index)?;
-        engines.take_lasting_work(number, now)
+        engines.take_mean_work(number, now)
     }
 
     /// Work of other balancers at the engine of the member at `index`, as far as they have told it lately.
@@ -115,7 +115,7 @@ impl Group {
     /// Forgets prompts that were not taken, and notes no others until they are taken again.
     pub fn stop_following_prompts(&self) {
         if let Some(engines) = self.engines() {
-            engines.group().follow_prompts().stop_following();
+            engines.group().stop_following_prompts();
         }
     }
 

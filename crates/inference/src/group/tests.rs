@@ -361,6 +361,9 @@ fn prompts_of_other_balancers_are_known() {
     let (one, other) = (group(3), group(3));
     let now = SECOND;
     let mut builder = scan(5, 40_000);
+    // A log that nobody follows takes no memory.
+    one.stop_following_prompts();
+    assert!(one.sent.get().is_none());
     // What is sent before somebody follows is not noted.
     let plan = one.plan_request(facts(&mut builder));
     one.begin_request(&plan, 0, now).unwrap();

@@ -100,6 +100,7 @@ pub(crate) fn scenario(
         is_fleet,
         network: Duration::from_micros(200),
         says_cached_tokens: true,
+        says_max_tokens: false,
         changes: Vec::new(),
         length: Duration::from_secs_f64(world.workload.seconds() + 5.0),
         samples: None,

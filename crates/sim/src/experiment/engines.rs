@@ -71,6 +71,7 @@ impl EnginePoint {
             is_fleet: text.fleet_in_flight,
             network: text.network,
             says_cached_tokens: engines.cached_tokens,
+            says_max_tokens: engines.max_tokens,
             changes: Vec::new(),
             length,
             samples: world.samples,

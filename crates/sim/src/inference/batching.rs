@@ -41,6 +41,8 @@ struct WaitingRequest {
     job: usize,
     request: usize,
     written: u32,
+    /// Tokens of the prompt that were in the cache at the first token, if the request has given up its room since.
+    cached: Option<u32>,
 }
 
 /// Request that an engine works on.
@@ -48,7 +50,7 @@ struct WaitingRequest {
 struct RunningRequest {
     job: usize,
     request: usize,
-    /// Tokens of the prompt that were in the cache.
+    /// Tokens of the prompt that were in the cache when the engine began to read it for the first token, as vLLM tells.
     cached: u32,
     /// Tokens that are still to be read.
     unread: u32,
@@ -114,6 +116,7 @@ impl BatchingEngine {
             job,
             request,
             written: 0,
+            cached: None,
         });
     }
 
@@ -223,6 +226,7 @@ impl BatchingEngine {
                     job: last.job,
                     request: last.request,
                     written: last.written,
+                    cached: (last.written > 0).then_some(last.cached),
                 });
             }
         }
@@ -234,6 +238,7 @@ impl BatchingEngine {
                 job,
                 request,
                 written,
+                cached: told,
             }) = self.waiting.front().copied()
         {
             let of = &prompts.requests()[request];
@@ -252,7 +257,7 @@ impl BatchingEngine {
             self.running.push(RunningRequest {
                 job,
                 request,
-                cached,
+                cached: told.unwrap_or(cached),
                 unread: tokens - cached,
                 reading: 0,
                 is_writing: false,
@@ -261,5 +266,44 @@ impl BatchingEngine {
                 private,
             });
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::inference::prompts::{Trace, Workload};
+
+    /// Of two requests for which the cache has no room, the second one gives up its room and is read again, when its
+    /// first block is still in the cache: the answer tells what was there at first, which is nothing.
+    #[test]
+    fn a_request_that_is_read_again_tells_what_was_in_the_cache_at_first() {
+        let line = |ids: &str| {
+            format!(
+                "{{\"timestamp\": 0, \"input_length\": 1000, \"output_length\": 400, \"hash_ids\": [{ids}]}}\n"
+            )
+        };
+        let trace = Trace::parse(&(line("1, 2") + &line("7, 8"))).unwrap();
+        let prompts = Workload::Trace(trace.into(), 1.0).draw(1);
+        let model = EngineModel {
+            cache_tokens: 4 * TOKENS_PER_BLOCK,
+            ..EngineModel::default()
+        };
+        let mut engine = BatchingEngine::new(model, 1.0);
+        engine.push(0, 0);
+        engine.push(1, 1);
+        let (mut tokens, mut read) = (Vec::new(), 0);
+        while engine.begin_step(&prompts).is_some() {
+            let reading = engine.running.iter().map(|request| request.reading);
+            read += reading.sum::<u32>();
+            engine.end_step(&prompts, &mut tokens);
+        }
+        assert_eq!(engine.preemptions, 1);
+        // 24 tokens of the answer were written by then, of which all but the first block is read again.
+        assert_eq!(read, 2 * 1000 + 1000 + 24 - 512);
+        let last = tokens.iter().filter(|token| token.is_last);
+        let told: Vec<_> = last.map(|token| (token.job, token.cached)).collect();
+        assert_eq!(told, [(0, 0), (1, 0)]);
+        assert_eq!(tokens.len(), 800);
     }
 }

@@ -1,13 +1,8 @@
 //! Work and prompts that balancers of a fleet tell each other.
 
-use std::time::Duration;
-
-use evenkeel_core::engine_work::EngineWork;
+use evenkeel_core::engine_work::{EngineWork, WORK_LIFETIME};
 
 use super::world::EngineWorld;
-
-/// Time for which work that was told counts.
-const COUNTS: Duration = Duration::from_secs(2);
 
 impl EngineWorld<'_> {
     /// Lets each balancer tell all others the prompts that it has sent since the last exchange.
@@ -48,7 +43,7 @@ impl EngineWorld<'_> {
                 told.fold(EngineWork::default(), |sum, work| sum.add_work(*work))
             };
             if let Some(group) = &balancer.group {
-                group.set_work_elsewhere(others, now.after(COUNTS));
+                group.set_work_elsewhere(others, now.after(WORK_LIFETIME));
             }
         }
     }

@@ -473,7 +473,8 @@ impl Trace {
         })
     }
 
-    /// Draws the times of the requests. Those with the same time stamp come at random until the next time stamp.
+    /// Draws the times of the requests. If several have the same time stamp, they come at random until the next time
+    /// stamp; a single one comes at its time.
     fn draw(&self, speed: f64, rng: &mut fastrand::Rng) -> Prompts {
         let mut prompts = self.prompts.clone();
         let mut begin = 0;
@@ -483,7 +484,9 @@ impl Trace {
             // The traces have a time stamp about every three seconds.
             let next = next.unwrap_or(time + 3000.0).min(time + 10_000.0);
             for request in &mut prompts.requests[begin..begin + same] {
-                let millis = time + (next - time) * rng.f64();
+                let share = rng.f64();
+                let share = if same > 1 { share } else { 0.0 };
+                let millis = time + (next - time) * share;
                 request.after = (millis * 1e6 / speed).clamp(0.0, LONGEST) as u64;
             }
             begin += same;
@@ -552,7 +555,10 @@ mod tests {
         assert!(one.after < 1_500_000_000 && two.after < 1_500_000_000);
         assert_eq!(other.output_tokens, 1);
         assert_eq!(prompts.first_turns().last(), Some(&2));
-        assert!((1_500_000_000..3_000_000_000).contains(&other.after));
+        assert_eq!(
+            other.after, 1_500_000_000,
+            "a single request comes at its time"
+        );
         assert_ne!(one.after, workload.draw(8).requests()[0].after);
         assert_eq!(one.after, workload.draw(7).requests()[0].after);
     }

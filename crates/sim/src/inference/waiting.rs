@@ -29,7 +29,7 @@ impl EngineWorld<'_> {
         let of = &self.prompts.requests()[self.jobs[id].request];
         let engines = handle.current.load().engines().cloned();
         let share = engines.map(|engines| {
-            let facts = read_facts(self.prompts, of, 0);
+            let facts = read_facts(self.prompts, of, self.scenario.says_max_tokens, 0);
             Share {
                 key: of.key,
                 tokens: engines.group().plan_request(facts).share_tokens(),

@@ -49,6 +49,8 @@ pub struct EngineScenario {
     pub network: Duration,
     /// True if answers say how many tokens of the prompt the engine remembered.
     pub says_cached_tokens: bool,
+    /// True if requests say how many tokens their answers have.
+    pub says_max_tokens: bool,
     /// Changes in the order of time. Slowness only.
     pub changes: Vec<Change>,
     /// Time after which no session begins. Requests that are there are answered.
@@ -148,7 +150,7 @@ pub(super) struct Balancer {
 }
 
 pub(super) struct EngineWorld<'a> {
-    scenario: &'a EngineScenario,
+    pub(super) scenario: &'a EngineScenario,
     pub(super) prompts: &'a Prompts,
     /// Longest time in the queue.
     pub(super) queue_timeout: Option<Duration>,
@@ -180,12 +182,13 @@ pub(super) struct EngineWorld<'a> {
 pub(super) fn read_facts<'a>(
     prompts: &'a Prompts,
     of: &PromptRequest,
+    says_max_tokens: bool,
     random: u64,
 ) -> RequestFacts<'a> {
     RequestFacts {
         chain: prompts.chain_of(of),
         model: prompts.model_hash(),
-        max_tokens: None,
+        max_tokens: says_max_tokens.then_some(of.output_tokens),
         is_stream: true,
         random,
     }
@@ -342,7 +345,8 @@ impl<'a> EngineWorld<'a> {
             let chain = self.prompts.chain_of(of);
             let engines = group.state().engines();
             let plan = engines.map(|engines| {
-                let facts = read_facts(self.prompts, of, self.decisions.u64(..));
+                let says_limit = self.scenario.says_max_tokens;
+                let facts = read_facts(self.prompts, of, says_limit, self.decisions.u64(..));
                 engines.group().plan_request(facts)
             });
             let request = Request {

@@ -41,6 +41,27 @@ fn shared(rate: f64) -> Workload {
     })
 }
 
+/// Requests of one key that floods the engines, which read some 8,000 tokens a second each.
+const FLOOD: Flood = Flood {
+    rate: 15.0,
+    prompt_tokens: 6000,
+    output_tokens: 50,
+};
+
+/// Requests of the other keys: four a second, whose prompts begin with one of eight texts of this length. With 2,048
+/// tokens, the keys together want a third of what the engines read, whatever is in the caches.
+fn polite_keys(shared_tokens: u32) -> Workload {
+    Workload::Shared(SharedPrompts {
+        rate: 4.0,
+        count: 8,
+        zipf: 1.0,
+        shared_tokens,
+        own_tokens: 500,
+        output_tokens: 50,
+        seconds: LENGTH.as_secs_f64(),
+    })
+}
+
 fn scenario(router: Router, slowness: &[f64]) -> EngineScenario {
     let strategy = Values::defaults(strategy::find("inference").unwrap());
     let settings = GroupSettings::default();
@@ -57,6 +78,7 @@ fn scenario(router: Router, slowness: &[f64]) -> EngineScenario {
         is_fleet: false,
         network: Duration::from_micros(200),
         says_cached_tokens: true,
+        says_max_tokens: false,
         changes: Vec::new(),
         length: LENGTH,
         samples: None,
@@ -163,6 +185,22 @@ fn answers_need_not_say_what_engines_remembered() {
     assert!(mean_end(&without) < 1.15 * mean_end(&with));
 }
 
+/// A balancer that knows how long answers are at most expects no more than that.
+#[test]
+fn requests_may_say_how_long_their_answers_are() {
+    let prompts = shared(4.0).draw(12);
+    let without = scenario(Router::Evenkeel, &[4.0, 1.0, 1.0, 1.0]);
+    let with = EngineScenario {
+        says_max_tokens: true,
+        ..without.clone()
+    };
+    let (without, _) = play(&without, &prompts);
+    let (with, _) = play(&with, &prompts);
+    assert_eq!(with.failed, 0);
+    assert_ne!(with.per_member, without.per_member);
+    assert!(mean_end(&with) < 1.05 * mean_end(&without));
+}
+
 /// Two balancers, between which the turns of a conversation are drawn at random.
 #[test]
 fn balancers_that_tell_each_other_prompts_are_as_good_as_one() {
@@ -239,24 +277,9 @@ fn a_key_that_floods_delays_the_first_tokens_of_others_little() {
         scenario
     };
     let clients = |flood| Clients { keys: 8, flood };
-    // The engines read some 8,000 tokens a second each.
-    let flood = Flood {
-        rate: 15.0,
-        prompt_tokens: 6000,
-        output_tokens: 50,
-    };
-    // The other keys together want a third of that, whatever is in the caches.
-    let polite = Workload::Shared(SharedPrompts {
-        rate: 4.0,
-        count: 8,
-        zipf: 1.0,
-        shared_tokens: 2048,
-        own_tokens: 500,
-        output_tokens: 50,
-        seconds: LENGTH.as_secs_f64(),
-    });
+    let polite = polite_keys(2048);
     let calm = polite.draw_with_clients(&clients(None), 5);
-    let flooded = polite.draw_with_clients(&clients(Some(flood)), 5);
+    let flooded = polite.draw_with_clients(&clients(Some(FLOOD)), 5);
     assert!(flooded.requests().len() > calm.requests().len() + 1000);
     let p90 = |has_target, prompts: &Prompts| {
         let (_, tokens) = play(&world(has_target), prompts);
@@ -280,24 +303,11 @@ fn a_key_that_floods_delays_others_little_where_engines_have_a_limit_of_requests
     for member in &mut world.config.groups[0].members {
         member.max_connections = Some(8);
     }
-    let flood = Flood {
-        rate: 15.0,
-        prompt_tokens: 6000,
-        output_tokens: 50,
-    };
-    let polite = Workload::Shared(SharedPrompts {
-        rate: 4.0,
-        count: 8,
-        zipf: 1.0,
-        shared_tokens: 2048,
-        own_tokens: 500,
-        output_tokens: 50,
-        seconds: LENGTH.as_secs_f64(),
-    });
+    let polite = polite_keys(2048);
     let play_keys = |keys| {
         let clients = Clients {
             keys,
-            flood: Some(flood),
+            flood: Some(FLOOD),
         };
         let prompts = polite.draw_with_clients(&clients, 5);
         let (outcomes, tokens) = play(&world, &prompts);
@@ -319,27 +329,14 @@ fn keys_with_long_cached_prompts_keep_their_share_beside_a_flood() {
     let settings = &mut world.config.groups[0].settings;
     settings.inference.ttft_target = Some(Duration::from_secs(1));
     let clients = |flood| Clients { keys: 8, flood };
-    let flood = Flood {
-        rate: 15.0,
-        prompt_tokens: 6000,
-        output_tokens: 50,
-    };
     // Prompts of 48,000 tokens a second, of which 2,000 are new; the engines read 32,000.
-    let cached = Workload::Shared(SharedPrompts {
-        rate: 4.0,
-        count: 8,
-        zipf: 1.0,
-        shared_tokens: 11_500,
-        own_tokens: 500,
-        output_tokens: 50,
-        seconds: LENGTH.as_secs_f64(),
-    });
+    let cached = polite_keys(11_500);
     let p90 = |flood| {
         let prompts = cached.draw_with_clients(&clients(flood), 5);
         let (_, tokens) = play(&world, &prompts);
         TokenOutcomes::quantile_seconds(&tokens.others_first_tokens, 0.9)
     };
-    let (without, with) = (p90(None), p90(Some(flood)));
+    let (without, with) = (p90(None), p90(Some(FLOOD)));
     // The target, and the times in which an engine reads the longest of the flood's prompts and the beginning of a
     // prompt that was thrown out of the cache.
     let bound = without + 1.0 + (12_000.0 + 11_500.0) * 125e-6;
