@@ -4,10 +4,9 @@ use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
 use evenkeel_kernel::forward::{
-    Connection, Place, Trace as Traced, TracedHeader, TracedPacket, Verdict,
+    Connection, Place, Trace as Traced, TracedHeader, TracedPacket, Verdict, find_interface_name,
 };
 use evenkeel_net::clock::monotonic_nanos;
-use nix::net::if_::if_indextoname;
 
 use crate::cli::kernel::Trace;
 use crate::failure::Failure;
@@ -91,9 +90,7 @@ impl Output {
     fn write_packet(&mut self, packet: &TracedPacket) -> Result<(), Failure> {
         self.lost += u64::from(packet.lost);
         let name = self.interfaces.entry(packet.interface).or_insert_with(|| {
-            let name = if_indextoname(packet.interface);
-            let name = name.ok().and_then(|name| name.into_string().ok());
-            name.unwrap_or_else(|| packet.interface.to_string())
+            find_interface_name(packet.interface).unwrap_or_else(|| packet.interface.to_string())
         });
         let since = packet
             .ns
