@@ -271,6 +271,11 @@ impl Pace {
         Duration::from_secs(1).mul_f32(random.clamp(0.0, 1.0))
     }
 
+    /// True if the last question failed.
+    pub fn has_failed(&self) -> bool {
+        self.failures > 0
+    }
+
     /// Notes that a connection held for `lasted` before it failed: the failure is the first one.
     pub fn note_stable(&mut self, lasted: Duration) {
         if lasted >= STABLE {

@@ -78,6 +78,13 @@ pub(crate) struct State {
 }
 
 impl State {
+    /// True if other inputs leave all groups, and what rules read of groups, as they are.
+    pub(crate) fn keeps_groups(&self, next: &Inputs) -> bool {
+        self.learnt.is_none()
+            && self.prompts.is_none()
+            && unchanged::keep_groups(&self.inputs, next)
+    }
+
     /// The state of a process without a configuration.
     pub(crate) fn empty() -> Self {
         State {

@@ -3,7 +3,8 @@
 use std::os::fd::{AsRawFd, BorrowedFd};
 
 /// True if the process that connected to a Unix socket has this process's user, and is in this process's PID namespace
-/// or in one below it. Processes of other containers are not, whatever the numbers of their users are.
+/// or in one below it. From within a container, processes of other containers are in neither, whatever the numbers of
+/// their users are; on the host, and in a container with the host's PID namespace, all containers are in one below.
 pub(crate) fn has_own_user(socket: BorrowedFd<'_>) -> bool {
     let mut peer = libc::ucred {
         pid: 0,

@@ -10,7 +10,7 @@ use evenkeel_manager::{Generated, Manager, ReloadError};
 use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio::task::{JoinSet, spawn_blocking};
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, sleep, timeout_at};
 use tracing::{debug, error, info, warn};
 
 use super::conditions::Status;
@@ -42,8 +42,11 @@ const IN_A_ROW: u32 = 2;
 /// Length of a rest, as a multiple of the time that the last configuration took.
 const REST: u32 = 3;
 
-/// Longest rest.
-const LONGEST_REST: Duration = Duration::from_millis(100);
+/// Longest rest. A configuration that takes longer than a third of it gets a larger share of a core.
+const LONGEST_REST: Duration = Duration::from_secs(2);
+
+/// Longest rest after a configuration that was not put into effect, whatever changes meanwhile.
+const LONGEST_REST_AFTER_FAILURE: Duration = Duration::from_secs(1);
 
 /// Plan of the controller.
 #[derive(Clone, Debug)]
@@ -415,33 +418,38 @@ pub(crate) async fn control(
     tasks.spawn(events.run(facts));
     tasks.spawn(Writer::new(api, Arc::clone(&world), controller, written, term).run(statuses));
     let mut applier = Applier::new(&plan, &manager, &counts);
-    let mut retry: Option<Duration> = None;
+    let mut retry_at: Option<Instant> = None;
     let mut objects = Arc::new(Objects::default());
     let mut rests = Rests::default();
     loop {
-        match retry {
+        match retry_at {
             None => world.wait_for_change().await,
-            Some(pause) => {
-                if timeout(pause, world.wait_for_change()).await.is_err() {
-                    applier.refused.clear();
-                }
-            }
+            Some(at) => drop(timeout_at(at, world.wait_for_change()).await),
+        }
+        // Listeners that were refused are tried again, also if objects change all the time.
+        if retry_at.is_some_and(|at| Instant::now() >= at) {
+            applier.refused.clear();
+            retry_at = None;
         }
         // Nobody else has the objects by now, so they are changed in place.
         if !world.update_objects(Arc::make_mut(&mut objects)) {
             continue;
         }
         let begun = Instant::now();
-        let outcome;
-        (outcome, retry) = applier.apply(&objects).await;
+        let (outcome, retry) = applier.apply(&objects).await;
         let took = begun.elapsed();
+        let next = retry.map(|pause| Instant::now() + pause);
+        retry_at = next.map(|next| retry_at.map_or(next, |at| at.min(next)));
         if let Some(outcome) = outcome {
             let statuses = Arc::new(outcome.statuses);
             wanted.send_replace(Arc::clone(&statuses));
             let notices = outcome.notices;
             noted.send_replace(Arc::new(Facts { notices, statuses }));
         }
-        let rest = rests.rest_after(took, world.has_changes());
+        let mut rest = rests.rest_after(took, world.has_changes());
+        if applier.pace.has_failed() {
+            rest = rest.max(retry.unwrap_or_default().min(LONGEST_REST_AFTER_FAILURE));
+        }
         if !rest.is_zero() {
             sleep(rest).await;
         }
@@ -461,7 +469,8 @@ mod tests {
             (10, true, 0),
             (10, true, 30),
             (20, true, 60),
-            (50, true, 100),
+            (50, true, 150),
+            (5000, true, 2000),
             (10, false, 0),
             (10, true, 0),
             (10, false, 0),

@@ -19,7 +19,7 @@ type Report = (&'static str, String);
 pub(crate) struct StatusNotices {
     /// Statuses of the last list.
     known: StatusList,
-    /// Those of them that people are told of, with the reports.
+    /// Known statuses that people are told of, with the reports.
     told: Vec<(Arc<Status>, BTreeSet<Report>)>,
 }
 

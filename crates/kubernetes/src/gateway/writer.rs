@@ -33,8 +33,8 @@ pub(crate) struct Writer {
     pub(crate) written: Arc<AtomicU64>,
     /// Term of this balancer as the leader; `None` if each balancer writes.
     term: Option<Term>,
-    /// Versions of objects whose status was written, or refused: the next event has another version.
-    tried: HashMap<(Kind, ObjectName), String>,
+    /// Statuses that were written, or refused, with the versions of their objects: the next event has another version.
+    tried: HashMap<(Kind, ObjectName), (String, Arc<Status>)>,
     settled: Settled,
     pace: Pace,
 }
@@ -44,7 +44,7 @@ pub(crate) struct Writer {
 struct Settled {
     /// Statuses that were wanted last.
     wanted: StatusList,
-    /// Those of them that are not settled.
+    /// Wanted statuses that are not settled.
     open: Vec<Arc<Status>>,
 }
 
@@ -76,13 +76,62 @@ impl Settled {
 }
 
 /// End of a round of writing.
+#[derive(Debug)]
 enum Round {
     /// Everything is written.
     Done,
     /// Other statuses are wanted, or another balancer writes.
     Newer,
+    /// The API server refuses statuses of some objects; all others are written.
+    Refused(Fault),
     /// The API server does not take statuses.
     Failed(Fault),
+}
+
+/// Number of refused statuses, one after the other, after which the API server counts as one that takes none.
+const MOST_REFUSED: usize = 8;
+
+/// Statuses that a round of writing leaves unwritten.
+#[derive(Debug, Default)]
+struct Unwritten {
+    /// Statuses whose objects are not here, or have changed.
+    open: Vec<Arc<Status>>,
+    /// Statuses that the API server has refused. The next round tries all others first.
+    refused: Vec<Arc<Status>>,
+    /// First fault of the round.
+    fault: Option<Fault>,
+    /// Number of refused statuses since the last one that was not refused.
+    in_a_row: usize,
+}
+
+impl Unwritten {
+    /// Notes what has come of a status. Returns true if the round ends, because the API server takes no statuses.
+    fn note(&mut self, status: Arc<Status>, written: Result<bool, Fault>) -> bool {
+        match written {
+            Ok(is_settled) => {
+                self.in_a_row = 0;
+                if !is_settled {
+                    self.open.push(status);
+                }
+                false
+            }
+            Err(fault) => {
+                self.refused.push(status);
+                self.in_a_row += 1;
+                let is_of_object = matches!(fault.code, 403 | 500..600);
+                self.fault.get_or_insert(fault);
+                !is_of_object || self.in_a_row >= MOST_REFUSED
+            }
+        }
+    }
+
+    /// Returns the statuses for the next round, before and after those that this round has not come to.
+    fn into_open(self, left: impl Iterator<Item = Arc<Status>>) -> Vec<Arc<Status>> {
+        { self.open.into_iter() }
+            .chain(left)
+            .chain(self.refused)
+            .collect()
+    }
 }
 
 impl Writer {
@@ -118,21 +167,36 @@ impl Writer {
                 }
                 () = world.wait_for_statuses() => {}
             }
-            let mut told = false;
+            let mut told = String::new();
             loop {
                 self.wait_for_term().await;
-                let pause = match self.write_all(&mut wanted).await {
+                let (fault, is_of_objects) = match self.write_all(&mut wanted).await {
                     Round::Done => break,
                     Round::Newer => continue,
-                    Round::Failed(fault) => {
-                        if !std::mem::replace(&mut told, true) {
-                            warn!("gateways: statuses cannot be written: {}", fault.message);
-                        }
-                        self.pace
-                            .pause_after_failure(fault.retry_after, fastrand::f32())
-                    }
+                    Round::Refused(fault) => (fault, true),
+                    Round::Failed(fault) => (fault, false),
                 };
-                sleep(pause).await;
+                if told != fault.message {
+                    warn!("gateways: statuses cannot be written: {}", fault.message);
+                    told = fault.message;
+                }
+                let pause = self
+                    .pace
+                    .pause_after_failure(fault.retry_after, fastrand::f32());
+                if !is_of_objects {
+                    sleep(pause).await;
+                    continue;
+                }
+                // Statuses of other objects do not wait for those that are refused.
+                tokio::select! {
+                    () = sleep(pause) => {}
+                    changed = wanted.changed() => {
+                        if changed.is_err() {
+                            return;
+                        }
+                    }
+                    () = world.wait_for_statuses() => {}
+                }
             }
             self.pace = Pace::default();
         }
@@ -168,33 +232,34 @@ impl Writer {
                 .retain(|(kind, name), _| names.contains(&(*kind, name)));
         }
         let mut left = std::mem::take(&mut self.settled.open).into_iter();
-        let mut open = Vec::new();
-        let round = loop {
+        let mut unwritten = Unwritten::default();
+        let mut is_newer = false;
+        let mut takes_none = false;
+        while !is_newer && !takes_none {
             let Some(status) = left.next() else {
-                break Round::Done;
+                break;
             };
             // A sender that is gone wants nothing else.
-            if wanted.has_changed().unwrap_or(false) || !self.is_leading() {
-                open.push(status);
-                break Round::Newer;
-            }
-            match self.write(&status).await {
-                Ok(true) => {}
-                Ok(false) => open.push(status),
-                Err(fault) => {
-                    open.push(status);
-                    break Round::Failed(fault);
-                }
-            }
+            is_newer = wanted.has_changed().unwrap_or(false) || !self.is_leading();
+            let written = match is_newer {
+                true => Ok(false),
+                false => self.write(&status).await,
+            };
+            takes_none = unwritten.note(status, written);
+        }
+        let round = match unwritten.fault.take() {
+            Some(fault) if takes_none => Round::Failed(fault),
+            _ if is_newer => Round::Newer,
+            Some(fault) => Round::Refused(fault),
+            None => Round::Done,
         };
-        open.extend(left);
-        self.settled.open = open;
+        self.settled.open = unwritten.into_open(left);
         round
     }
 
     /// Writes a status, if it differs. A status of an object that has changed meanwhile is left out: another one comes.
     /// Returns false for such a status.
-    async fn write(&mut self, wanted: &Status) -> Result<bool, Fault> {
+    async fn write(&mut self, wanted: &Arc<Status>) -> Result<bool, Fault> {
         let found = self.world.find_status(wanted.kind, &wanted.object);
         let Some(reported) = found.filter(|of| of.generation == wanted.generation) else {
             return Ok(false);
@@ -203,8 +268,11 @@ impl Writer {
             return Ok(false);
         };
         let key = (wanted.kind, wanted.object.clone());
-        // An event is on its way.
-        if self.tried.get(&key) == Some(&reported.version) {
+        let tried = self.tried.get(&key);
+        // An event is on its way, or the API server has taken nothing of this status.
+        if tried.is_some_and(|(version, of)| {
+            *version == reported.version && (Arc::ptr_eq(of, wanted) || **of == **wanted)
+        }) {
             return Ok(true);
         }
         let now = format_time(unix_now());
@@ -232,7 +300,7 @@ impl Writer {
                 );
             }
         }
-        self.tried.insert(key, version);
+        self.tried.insert(key, (version, Arc::clone(wanted)));
         Ok(true)
     }
 }
@@ -246,6 +314,34 @@ mod tests {
     fn status(name: &str) -> Arc<Status> {
         let object = ObjectName::new("shop", name);
         Arc::new(Status::new(Kind::HttpRoute, object, 1, &Value::Null))
+    }
+
+    #[test]
+    fn a_refused_status_holds_up_no_other_one() {
+        let fault = |code| Fault {
+            message: format!("the API server answers {code}"),
+            code,
+            retry_after: None,
+        };
+        let names = |open: &[Arc<Status>]| -> Vec<String> {
+            open.iter().map(|of| of.object.name.clone()).collect()
+        };
+        let mut unwritten = Unwritten::default();
+        assert!(!unwritten.note(status("refused"), Err(fault(403))));
+        assert!(!unwritten.note(status("written"), Ok(true)));
+        assert!(!unwritten.note(status("changed"), Ok(false)));
+        assert!(!unwritten.note(status("broken"), Err(fault(500))));
+        assert_eq!(unwritten.fault.as_ref().unwrap().code, 403);
+        let open = unwritten.into_open([status("new")].into_iter());
+        assert_eq!(names(&open), ["changed", "new", "refused", "broken"]);
+        // Who is asked to wait, or is unknown, or reaches nobody, asks for nothing else.
+        for code in [0, 401, 429] {
+            assert!(Unwritten::default().note(status("a"), Err(fault(code))));
+        }
+        // A server that fails for everything gets a few questions only.
+        let mut unwritten = Unwritten::default();
+        let mut ends = (0..MOST_REFUSED).map(|_| unwritten.note(status("a"), Err(fault(503))));
+        assert_eq!(ends.position(|ends| ends), Some(MOST_REFUSED - 1));
     }
 
     #[test]

@@ -4,7 +4,6 @@ use std::collections::HashMap;
 use std::hash::Hash;
 use std::sync::Arc;
 
-use super::State;
 use super::entry::GroupEntry;
 use crate::config::GroupConfig;
 use crate::inputs::{Inputs, Live};
@@ -72,26 +71,21 @@ impl<'a> Unchanged<'a> {
     }
 }
 
-impl State {
-    /// True if other inputs leave all groups, and what rules read of groups, as they are.
-    pub(crate) fn keeps_groups(&self, next: &Inputs) -> bool {
-        let old = &self.inputs;
-        self.learnt.is_none()
-            && self.prompts.is_none()
-            && old.config.has_same_groups(&next.config)
-            && have_same_live_groups(&old.live, &next.live)
-            && old.live.group_maintenance == next.live.group_maintenance
-            && have_same_surroundings(old, next)
-            && old.addresses == next.addresses
-            && old.lists.services == next.lists.services
-            && same_files(&old.lists.files, &next.lists.files)
-            && (Arc::ptr_eq(&old.lists.found, &next.lists.found)
-                || have_same_values(&*old.lists.found, &*next.lists.found, Arc::ptr_eq))
-            && have_same_values(&old.clients, &next.clients, Arc::ptr_eq)
-            && have_same_values(&old.cookies, &next.cookies, Arc::ptr_eq)
-            && old.files.answers == next.files.answers
-            && have_same_values(&old.files.users, &next.files.users, Arc::ptr_eq)
-    }
+/// True if other inputs leave all groups, and what rules read of groups, as they are.
+pub(super) fn keep_groups(old: &Inputs, next: &Inputs) -> bool {
+    old.config.has_same_groups(&next.config)
+        && have_same_live_groups(&old.live, &next.live)
+        && old.live.group_maintenance == next.live.group_maintenance
+        && have_same_surroundings(old, next)
+        && old.addresses == next.addresses
+        && old.lists.services == next.lists.services
+        && same_files(&old.lists.files, &next.lists.files)
+        && (Arc::ptr_eq(&old.lists.found, &next.lists.found)
+            || have_same_values(&*old.lists.found, &*next.lists.found, Arc::ptr_eq))
+        && have_same_values(&old.clients, &next.clients, Arc::ptr_eq)
+        && have_same_values(&old.cookies, &next.cookies, Arc::ptr_eq)
+        && old.files.answers == next.files.answers
+        && have_same_values(&old.files.users, &next.files.users, Arc::ptr_eq)
 }
 
 /// True if both have the same groups that do not stand in the file.
