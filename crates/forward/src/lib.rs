@@ -13,6 +13,8 @@ mod copy_status;
 #[cfg(feature = "bpf")]
 mod decisions;
 #[cfg(feature = "bpf")]
+mod drift;
+#[cfg(feature = "bpf")]
 mod engine;
 #[cfg(not(feature = "bpf"))]
 #[path = "no_engine.rs"]
