@@ -26,6 +26,15 @@ static __always_inline int claim_session(struct evk_udp_session *session)
 	return !(__sync_fetch_and_or(&session->flags, TAKEN) & TAKEN);
 }
 
+/* Ends the session of a datagram without an answer to which the balancer has not looked for long: no process runs. The port
+ * has rested meanwhile. */
+static __always_inline void end_forgotten(const struct evk_nat_pair *pair, struct evk_udp_session *session, __u64 now)
+{
+	if ((session->flags & (SINGLE | CLOSED)) == SINGLE &&
+	    is_longer(now, session->seen, session->checked + LONG_REST))
+		evk_udp_end(pair, END_SILENT, now);
+}
+
 /* Claims an ended session whose port has rested. Returns 0 if there is none. */
 static __always_inline int claim_rested(struct evk_udp_session *session, __u64 now)
 {

@@ -319,6 +319,8 @@ __attribute__((noinline)) int evk_udp_take_port(__u32 first, __u32 ports)
 	for (__u32 i = 0; i < PORT_TRIES; i++) {
 		draft->pair.source.port = choose_port(cursor, i, first, ports);
 		struct evk_udp_session *old = bpf_map_lookup_elem(&evk_udp_sessions, &draft->pair);
+		if (old)
+			end_forgotten(&draft->pair, old, now);
 		if (old && !claim_rested(old, now))
 			continue;
 		long failed = bpf_map_update_elem(&evk_udp_sessions, &draft->pair, &draft->session,
