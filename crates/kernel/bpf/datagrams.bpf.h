@@ -95,8 +95,15 @@ __attribute__((noinline)) int evk_udp_count_message(__u64 now)
 static __always_inline int end_or_remove(const struct evk_nat_pair *pair, struct evk_udp_session *session, __u32 end,
 					 __u64 now)
 {
-	if (session->flags & CLOSED)
-		return claim_session(session) && !bpf_map_delete_elem(&evk_udp_sessions, pair);
+	if (session->flags & CLOSED) {
+		if (!claim_session(session))
+			return 0;
+		if (!bpf_map_delete_elem(&evk_udp_sessions, pair))
+			return 1;
+		/* The next look tries again, or the next session takes the port. */
+		__sync_fetch_and_and(&session->flags, ~TAKEN);
+		return 0;
+	}
 	session->seen = coarse(now);
 	return evk_udp_end(pair, end, now);
 }
