@@ -358,6 +358,9 @@ impl Engine {
         let key = (event.pair, event.began_ns);
         let (at, began) = (self.instant(event.ns), self.instant(event.began_ns));
         let (tickets, homes) = (&mut self.tickets, &mut self.homes);
+        if event.is_message() {
+            tickets.hold(homes, key, event.seat, began);
+        }
         match event.step {
             Step::Begin => tickets.hold(homes, key, event.seat, began),
             Step::Adopt => self.adopt(key, event, at),

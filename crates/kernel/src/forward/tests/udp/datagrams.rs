@@ -290,7 +290,9 @@ fn s41_messages_go_to_members_and_are_in_no_table() {
                 (0, 0)
             );
             assert_eq!(count_open(forwarder, 2, family.listener()), (0, 0, 0));
-            assert_eq!(take_steps(forwarder), [[Step::Begin, ENDED]; 41].concat());
+            let events = forwarder.take_events().unwrap();
+            assert_eq!(events.len(), 41);
+            assert!(events.iter().all(Event::is_message));
             let counts = [0, 1].map(|seat| forwarder.read_counts(seat).unwrap());
             let sum = |field: fn(&Counts) -> u64| counts.iter().map(field).sum::<u64>();
             assert_eq!((sum(|one| one.picks), sum(|one| one.closed)), (41, 41));
