@@ -57,9 +57,11 @@ static __always_inline int is_late(const struct evk_udp_draft *draft, struct evk
 	return 1;
 }
 
-/* Drops a datagram of a member that is no answer any more. */
-static __always_inline int drop_late(void)
+/* Drops a datagram of a member that is no answer any more, or a fragment of one. */
+static __always_inline int drop_late(struct evk_udp_draft *draft)
 {
+	if (draft->part == FIRST_PART)
+		draft->part = LATE_PART;
 	count(LATE_ANSWERS);
 	return TC_ACT_SHOT;
 }
