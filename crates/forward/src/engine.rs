@@ -382,10 +382,11 @@ impl Engine {
         let limit = idle.unwrap_or(IDLE);
         let now_ns = monotonic_nanos();
         let linger = kernel::choose_linger(0, 1);
-        let ended = self.forwarder.end_other_layouts(now_ns, limit, linger);
-        let Some(left) = self.errors.take(EntryKind::Layout, ended)? else {
-            return Ok(());
-        };
+        let (mut left, ended) = self.forwarder.end_other_layouts(now_ns, limit, linger);
+        if self.errors.take(EntryKind::Layout, ended)?.is_none() {
+            // Connections of a program with an error are not counted.
+            left = left.max(self.left_before);
+        }
         if left != self.left_before {
             info!("{left} connections continue in the program of an earlier version");
             self.left_before = left;

@@ -322,17 +322,14 @@ impl Forwarder {
 
     /// Lets programs of other layouts begin no connections, and removes those whose connections are over, or were
     /// silent for longer than `limit` or, if closed, `linger` at `now_ns`. Returns the number of connections that
-    /// these programs still have.
-    ///
-    /// # Errors
-    ///
-    /// The kernel refuses, or a file cannot be removed. The rest is removed nevertheless.
+    /// these programs still have, without those of programs with an error, and the first error: the kernel refuses, or
+    /// a file cannot be removed. The rest is removed nevertheless.
     pub fn end_other_layouts(
         &self,
         now_ns: u64,
         limit: Duration,
         linger: Duration,
-    ) -> Result<usize, BpfError> {
+    ) -> (usize, Result<(), BpfError>) {
         let (mut left, mut failure) = (0, FirstError::default());
         for place in self.place.find_others() {
             // Another process may serve there: an upgrade that is not complete.
@@ -345,7 +342,7 @@ impl Forwarder {
                 .keep(self.end_layout(&place, is_over))
                 .unwrap_or_default();
         }
-        failure.finish().map(|()| left)
+        (left, failure.finish())
     }
 
     /// Ends connections of the program at a place, and takes the program away with the last one. Returns the number of
