@@ -34,6 +34,7 @@ use crate::records::Records;
 use crate::requests::Requests;
 use crate::rows::Rows;
 use crate::rule_counts::count_rule;
+use crate::seatless::Seatless;
 use crate::status::ForwardStatus;
 use crate::terms::{Buffers, MemberTerms, find_terms, hash_name};
 use crate::tickets::{Homes, Tickets};
@@ -58,6 +59,7 @@ pub(crate) struct Engine {
     /// Origin of the clock, in nanoseconds of the machine's clock.
     origin: u64,
     pub(crate) seats: HashMap<(u64, SocketAddr), u32>,
+    pub(crate) seatless: Seatless,
     pub(crate) homes: Homes,
     /// Seats of a process before that no group has claimed yet.
     pub(crate) unclaimed: HashMap<u32, Terms>,
@@ -131,6 +133,7 @@ impl Engine {
             clock,
             origin: clock.origin(),
             seats,
+            seatless: Seatless::default(),
             homes: HashMap::new(),
             unclaimed,
             groups: HashMap::new(),

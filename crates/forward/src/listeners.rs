@@ -33,6 +33,7 @@ impl Engine {
         now: Instant,
     ) -> Result<Listeners, BpfError> {
         let mut found = Listeners::default();
+        self.seatless.begin_round();
         self.homes
             .values_mut()
             .for_each(|home| home.is_used = false);
