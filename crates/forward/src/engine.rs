@@ -34,6 +34,7 @@ use crate::records::Records;
 use crate::requests::Requests;
 use crate::rows::Rows;
 use crate::rule_counts::count_rule;
+use crate::seatless::Seatless;
 use crate::status::ForwardStatus;
 use crate::terms::{Buffers, MemberTerms, find_terms, hash_name};
 use crate::tickets::{Homes, Tickets};
@@ -58,6 +59,7 @@ pub(crate) struct Engine {
     /// Origin of the clock, in nanoseconds of the machine's clock.
     origin: u64,
     pub(crate) seats: HashMap<(u64, SocketAddr), u32>,
+    pub(crate) seatless: Seatless,
     pub(crate) homes: Homes,
     /// Seats of a process before that no group has claimed yet.
     pub(crate) unclaimed: HashMap<u32, Terms>,
@@ -131,6 +133,7 @@ impl Engine {
             clock,
             origin: clock.origin(),
             seats,
+            seatless: Seatless::default(),
             homes: HashMap::new(),
             unclaimed,
             groups: HashMap::new(),
@@ -358,6 +361,9 @@ impl Engine {
         let key = (event.pair, event.began_ns);
         let (at, began) = (self.instant(event.ns), self.instant(event.began_ns));
         let (tickets, homes) = (&mut self.tickets, &mut self.homes);
+        if event.is_message() {
+            tickets.hold(homes, key, event.seat, began);
+        }
         match event.step {
             Step::Begin => tickets.hold(homes, key, event.seat, began),
             Step::Adopt => self.adopt(key, event, at),
@@ -379,10 +385,11 @@ impl Engine {
         let limit = idle.unwrap_or(IDLE);
         let now_ns = monotonic_nanos();
         let linger = kernel::choose_linger(0, 1);
-        let ended = self.forwarder.end_other_layouts(now_ns, limit, linger);
-        let Some(left) = self.errors.take(EntryKind::Layout, ended)? else {
-            return Ok(());
-        };
+        let (mut left, ended) = self.forwarder.end_other_layouts(now_ns, limit, linger);
+        if self.errors.take(EntryKind::Layout, ended)?.is_none() {
+            // Connections of a program with an error are not counted.
+            left = left.max(self.left_before);
+        }
         if left != self.left_before {
             info!("{left} connections continue in the program of an earlier version");
             self.left_before = left;

@@ -10,6 +10,7 @@ use evenkeel_core::time::Instant;
 use evenkeel_kernel::forward::{Pair, Terms};
 use evenkeel_manager::snapshot::GroupHandle;
 
+use crate::drift::Drift;
 use crate::records::Target;
 use crate::terms::{find_forwardable, free_terms};
 
@@ -32,8 +33,8 @@ pub(crate) struct Home {
     pub(crate) ends: i64,
     /// Least number of answered connections that the last look found missing here; negative: too many.
     pub(crate) missing: i64,
-    /// Difference between the kernel's count and the table in the last sweep.
-    pub(crate) drift: i64,
+    /// Difference between the kernel's count and the table.
+    pub(crate) drift: Drift,
     /// True if a group of now has the member.
     pub(crate) is_used: bool,
 }
@@ -52,7 +53,7 @@ impl Home {
             answers: 0,
             ends: 0,
             missing: 0,
-            drift: 0,
+            drift: Drift::default(),
             is_used: true,
         }
     }

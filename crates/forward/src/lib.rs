@@ -13,6 +13,8 @@ mod copy_status;
 #[cfg(feature = "bpf")]
 mod decisions;
 #[cfg(feature = "bpf")]
+mod drift;
+#[cfg(feature = "bpf")]
 mod engine;
 #[cfg(not(feature = "bpf"))]
 #[path = "no_engine.rs"]
@@ -42,6 +44,8 @@ mod requests;
 mod rows;
 #[cfg(feature = "bpf")]
 mod rule_counts;
+#[cfg(feature = "bpf")]
+mod seatless;
 #[cfg(feature = "bpf")]
 mod seats;
 mod status;

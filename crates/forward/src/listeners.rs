@@ -33,6 +33,7 @@ impl Engine {
         now: Instant,
     ) -> Result<Listeners, BpfError> {
         let mut found = Listeners::default();
+        self.seatless.begin_round();
         self.homes
             .values_mut()
             .for_each(|home| home.is_used = false);
@@ -107,7 +108,10 @@ impl Engine {
         let written = self.sessions.set_listeners(&self.forwarder, udp);
         let has_udp = self.errors.take(EntryKind::Listener, written)?.is_some();
         self.lacks_listeners = !(has_tcp && has_udp);
-        self.groups.retain(|name, _| groups.contains_key(name));
+        // An address that the kernel has not removed still leads to its group, whose number is nobody else's until then.
+        if !self.lacks_listeners {
+            self.groups.retain(|name, _| groups.contains_key(name));
+        }
         self.listeners = Some(tcp);
         Ok(())
     }

@@ -9,16 +9,13 @@ use evenkeel_core::time::Instant;
 use evenkeel_kernel::bpf::BpfError;
 use evenkeel_kernel::forward::{Awaited, Forwarder, RequestCounts};
 
+use crate::drift::Drift;
 use crate::failures::{EntryErrors, EntryKind};
 use crate::home::Home;
 use crate::rule_counts::describe_member;
 use crate::status::ForwardedMember;
 use crate::terms::find_forwardable;
 use crate::tickets::Homes;
-
-/// Number of sweeps in which a count must differ from the table in the same direction: counts change while the table is
-/// read.
-const SWEEPS: u32 = 8;
 
 /// Requests of a member as of the last round.
 #[derive(Debug, Default)]
@@ -28,32 +25,6 @@ struct MemberRequests {
     known: Option<(RequestCounts, u64)>,
     awaited: AwaitedRequests,
     drift: Drift,
-}
-
-/// Difference between the kernel's number of requests without an answer and the table, over sweeps.
-#[derive(Debug, Default)]
-struct Drift {
-    least: i64,
-    sweeps: u32,
-}
-
-impl Drift {
-    /// Takes the difference of a sweep. Returns true if it is to be corrected now: the difference is the least of several
-    /// ones, which all had the same sign.
-    fn is_due(&mut self, difference: i64) -> bool {
-        if difference == 0 || (difference > 0) != (self.least > 0) {
-            self.sweeps = 0;
-        }
-        if self.sweeps == 0 || difference.abs() < self.least.abs() {
-            self.least = difference;
-        }
-        self.sweeps += u32::from(difference != 0);
-        let is_due = self.sweeps >= SWEEPS && difference == self.least;
-        if is_due {
-            *self = Drift::default();
-        }
-        is_due
-    }
 }
 
 /// Requests of all members.
@@ -219,29 +190,5 @@ fn subtract(new: &RequestCounts, old: &RequestCounts) -> RequestSums {
         latency: new.sum_latencies().saturating_sub(old.sum_latencies()),
         others: new.others.saturating_sub(old.others),
         example: new.read_last(),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn drift_is_corrected_once_it_stays() {
-        let mut drift = Drift::default();
-        // Noise around nothing.
-        for difference in [1, -1, 2, 0, 1, 1, 1, -1, 3, 1, 0, 1, 1, 1, 1, 1, 1, 1, 0] {
-            assert!(!drift.is_due(difference), "{difference}");
-        }
-        // Noise around three.
-        let due = [5, 4, 3, 4, 6, 3, 4, 5, 4, 3, 7].map(|difference| drift.is_due(difference));
-        assert_eq!(due.iter().filter(|due| **due).count(), 1);
-        assert!(due[9]);
-        // A single one that stays.
-        let mut drift = Drift::default();
-        assert_eq!(
-            (0..8).map(|_| drift.is_due(-1)).filter(|due| *due).count(),
-            1
-        );
     }
 }

@@ -73,6 +73,8 @@ impl Rows {
         if rows.number == Some(number) && rows.written == next {
             return Ok(());
         }
+        // A family that the kernel refuses is written again, also if the members are those of before then.
+        rows.number = None;
         for family in [Family::V4, Family::V6] {
             let is_of_family = |member: &&RowMember| Family::of_address(&member.address) == family;
             let members: Vec<_> = next.iter().filter(is_of_family).copied().collect();

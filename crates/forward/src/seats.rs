@@ -22,6 +22,9 @@ impl Engine {
         member: &MemberTerms,
     ) -> Result<Option<u32>, BpfError> {
         let Some(seat) = self.find_seat(owner, member.address) else {
+            if !self.seatless.note(owner, member.address) {
+                return Ok(None);
+            }
             let full = BpfError::File(format!(
                 "the kernel has room for {SEATS} members, and others have taken all of it: the member {} of the group \
                  {name} gets connections of the proxy only",
@@ -70,6 +73,9 @@ impl Engine {
     fn find_seat(&mut self, owner: u64, address: SocketAddr) -> Option<u32> {
         if let Some(seat) = self.seats.get(&(owner, address)) {
             return Some(*seat);
+        }
+        if self.seatless.is_full() {
+            return None;
         }
         let used = |seat: &u32| self.homes.contains_key(seat) || self.unclaimed.contains_key(seat);
         let seat = (0..SEATS).find(|seat| !used(seat))?;

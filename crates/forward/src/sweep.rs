@@ -113,8 +113,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Corrects counts that differ from the table by the same number twice, and frees seats of members that are gone. The
-    /// next sweep tries again what the kernel refuses.
+    /// Corrects counts that differ from the table for several sweeps, and frees seats of members that are gone. Later
+    /// sweeps try again what the kernel refuses.
     fn correct_counts(&mut self) -> Result<(), BpfError> {
         let open = self.tickets.open();
         let mut free = Vec::new();
@@ -131,14 +131,10 @@ impl Engine {
                 .requests
                 .compare(&self.forwarder, *seat, counted, awaited);
             self.errors.take(EntryKind::Member, compared)?;
-            if drift != 0 && drift == home.drift {
+            if home.drift.is_due(drift) {
                 let by = i32::try_from(-drift).unwrap_or(0);
                 let corrected = self.forwarder.correct_count(*seat, by);
-                if self.errors.take(EntryKind::Member, corrected)?.is_some() {
-                    home.drift = 0;
-                }
-            } else {
-                home.drift = drift;
+                self.errors.take(EntryKind::Member, corrected)?;
             }
             let is_over = !home.is_used && !open.contains_key(seat) && home.tickets == 0;
             if is_over && !self.rows.has_seat(*seat) {

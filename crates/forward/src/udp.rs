@@ -122,6 +122,8 @@ pub(crate) struct Sessions {
     /// Clients whose sessions the proxy has.
     kept: HashSet<UdpClient>,
     listeners: Option<Vec<UdpListener>>,
+    /// True if the kernel has refused to write or remove a listener.
+    lacks_listeners: bool,
     /// Number of sessions in the table.
     count: usize,
     /// Number of connection ids of QUIC in the table.
@@ -137,6 +139,7 @@ impl Sessions {
             followed: of_proxy.follow(),
             kept: HashSet::new(),
             listeners: None,
+            lacks_listeners: false,
             count: 0,
             connection_ids: 0,
             is_unused: false,
@@ -182,6 +185,9 @@ impl Sessions {
         listeners: Vec<UdpListener>,
     ) -> Result<(), BpfError> {
         let written = forwarder.set_udp_listeners(&listeners);
+        // Sessions may have begun since the last look, and begin still if the kernel has refused to remove an address.
+        self.is_unused = false;
+        self.lacks_listeners = written.is_err();
         self.listeners = Some(listeners);
         written
     }
@@ -196,7 +202,7 @@ impl Sessions {
         mut note: impl FnMut(&UdpSession),
     ) -> Result<(), BpfError> {
         let no_rule = rules.iter().all(|rule| rule.udp.is_none()) && copies.is_none();
-        let is_closed = self.listeners.as_ref().is_some_and(Vec::is_empty);
+        let is_closed = !self.lacks_listeners && self.listeners.as_ref().is_some_and(Vec::is_empty);
         let may_rest = no_rule && is_closed && self.kept.is_empty();
         if may_rest && self.is_unused {
             // A look at empty tables takes a millisecond and more.

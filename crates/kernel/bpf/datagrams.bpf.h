@@ -26,6 +26,15 @@ static __always_inline int claim_session(struct evk_udp_session *session)
 	return !(__sync_fetch_and_or(&session->flags, TAKEN) & TAKEN);
 }
 
+/* Ends the session of a datagram without an answer to which the balancer has not looked for long: no process runs. The port
+ * has rested meanwhile. */
+static __always_inline void end_forgotten(const struct evk_nat_pair *pair, struct evk_udp_session *session, __u64 now)
+{
+	if ((session->flags & (SINGLE | CLOSED)) == SINGLE &&
+	    is_longer(now, session->seen, session->checked + LONG_REST))
+		evk_udp_end(pair, END_SILENT, now);
+}
+
 /* Claims an ended session whose port has rested. Returns 0 if there is none. */
 static __always_inline int claim_rested(struct evk_udp_session *session, __u64 now)
 {
@@ -48,11 +57,23 @@ static __always_inline int is_late(const struct evk_udp_draft *draft, struct evk
 	return 1;
 }
 
-/* Drops a datagram of a member that is no answer any more. */
-static __always_inline int drop_late(void)
+/* Drops a datagram of a member that is no answer any more, or a fragment of one. */
+static __always_inline int drop_late(struct evk_udp_draft *draft)
 {
+	if (draft->part == FIRST_PART)
+		draft->part = LATE_PART;
 	count(LATE_ANSWERS);
 	return TC_ACT_SHOT;
+}
+
+/* Tells the message in the draft with one event, which ends when it has begun. Senders may forge their addresses, and send as
+ * fast as they can: half of the buffer is for the events of others. */
+static __always_inline void tell_message(const struct evk_udp_draft *draft, __u64 now)
+{
+	if (bpf_ringbuf_query(&evk_events, BPF_RB_AVAIL_DATA) > EVENTS_SIZE / 2)
+		count(LOST_EVENTS);
+	else
+		tell_udp(EVENT_END, END_CLOSED, &draft->pair.member, &draft->session, now);
 }
 
 /* Counts the message in the draft, whose session is over at once. A function of its own, which the verifier checks once.
@@ -76,8 +97,7 @@ __attribute__((noinline)) int evk_udp_count_message(__u64 now)
 		__sync_fetch_and_add(&all->bytes_in, session->bytes_in);
 		__sync_fetch_and_add(&all->datagrams_in, session->datagrams_in);
 	}
-	tell_udp(EVENT_BEGIN, 0, &draft->pair.member, session, now);
-	tell_udp(EVENT_END, END_CLOSED, &draft->pair.member, session, now);
+	tell_message(draft, now);
 	return 1;
 }
 
@@ -86,8 +106,15 @@ __attribute__((noinline)) int evk_udp_count_message(__u64 now)
 static __always_inline int end_or_remove(const struct evk_nat_pair *pair, struct evk_udp_session *session, __u32 end,
 					 __u64 now)
 {
-	if (session->flags & CLOSED)
-		return claim_session(session) && !bpf_map_delete_elem(&evk_udp_sessions, pair);
+	if (session->flags & CLOSED) {
+		if (!claim_session(session))
+			return 0;
+		if (!bpf_map_delete_elem(&evk_udp_sessions, pair))
+			return 1;
+		/* The next look tries again, or the next session takes the port. */
+		__sync_fetch_and_and(&session->flags, ~TAKEN);
+		return 0;
+	}
 	session->seen = coarse(now);
 	return evk_udp_end(pair, end, now);
 }

@@ -304,9 +304,12 @@ struct {
 	__type(value, struct evk_syn);
 } evk_syns SEC(".maps");
 
+/* Bytes of the buffer of events. */
+#define EVENTS_SIZE (1 << 22)
+
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
-	__uint(max_entries, 1 << 22);
+	__uint(max_entries, EVENTS_SIZE);
 } evk_events SEC(".maps");
 
 struct {

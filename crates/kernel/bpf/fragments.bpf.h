@@ -4,7 +4,8 @@
  * The first fragment of a datagram has the ports, and goes where a whole datagram would go. The others follow by the
  * table evk_fragments. If the first one was left to the system, or has not come before the others, then all of them are
  * left to the system, which puts datagrams together: evk_passed_fragments says that others have come before. That table
- * has the datagrams of strangers, too, and so is another one. */
+ * has the datagrams of strangers, too, and so is another one. If the first one was an answer that is late, then all of them
+ * are dropped. */
 
 /* Time after which a datagram's fragments are not expected any more: that of the system. */
 #define FRAGMENTS_NS 30000000000ULL
@@ -159,6 +160,14 @@ static __always_inline void note_first_fragment(struct __sk_buff *skb, int is6, 
 						__u64 now)
 {
 	struct evk_fragments *value = &draft->value;
+	if (udp->part == LATE_PART) {
+		/* The system would keep the others, and take the next answer with their number for the same one. */
+		__builtin_memset(value, 0, sizeof(*value));
+		value->ns = now;
+		value->outcome = LATE_ANSWERS;
+		bpf_map_update_elem(&evk_fragments, &draft->key, value, BPF_ANY);
+		return;
+	}
 	if (answer != TC_ACT_REDIRECT) {
 		/* The number may be that of a datagram before. */
 		bpf_map_delete_elem(&evk_fragments, &draft->key);
@@ -188,6 +197,8 @@ static __always_inline int follow_first_fragment(struct __sk_buff *skb, const st
 		return pass(PASSED_ODD);
 	}
 	__u32 outcome = known->outcome, id = known->id;
+	if (outcome == LATE_ANSWERS)
+		return drop_late(udp);
 	__builtin_memset(&udp->from, 0, sizeof(udp->from));
 	__builtin_memset(&udp->to, 0, sizeof(udp->to));
 	udp->from.ip = known->from;

@@ -124,8 +124,9 @@ struct {
 	__type(value, __u64);
 } evk_udp_kept SEC(".maps");
 
-/* Part of a datagram that a packet has: the whole, or a fragment. */
-enum part { NO_PART, WHOLE, FIRST_PART, LATER_PART };
+/* Part of a datagram that a packet has: the whole, or a fragment. `LATE_PART`: the first fragment of an answer that is
+ * late. */
+enum part { NO_PART, WHOLE, FIRST_PART, LATER_PART, LATE_PART };
 
 /* Memory for a datagram: the stack has no room. */
 struct evk_udp_draft {
@@ -319,6 +320,8 @@ __attribute__((noinline)) int evk_udp_take_port(__u32 first, __u32 ports)
 	for (__u32 i = 0; i < PORT_TRIES; i++) {
 		draft->pair.source.port = choose_port(cursor, i, first, ports);
 		struct evk_udp_session *old = bpf_map_lookup_elem(&evk_udp_sessions, &draft->pair);
+		if (old)
+			end_forgotten(&draft->pair, old, now);
 		if (old && !claim_rested(old, now))
 			continue;
 		long failed = bpf_map_update_elem(&evk_udp_sessions, &draft->pair, &draft->session,
@@ -564,7 +567,7 @@ static __always_inline int serve_member(struct __sk_buff *skb, const struct head
 	if (session->flags & QUIC)
 		evk_quic_learn(skb, find_payload(head, draft), head->payload);
 	if (session->flags & SINGLE && is_late(draft, session, now))
-		return drop_late();
+		return drop_late(draft);
 	struct bpf_fib_lookup fib;
 	draft->from = session->of.listener;
 	draft->to = session->of.client;
@@ -593,7 +596,7 @@ static __always_inline int serve_member(struct __sk_buff *skb, const struct head
 			evk_udp_end(&draft->pair, END_CLOSED, now);
 	} else if (session->flags & SINGLE) {
 		/* Another CPU has the first answer. */
-		return drop_late();
+		return drop_late(draft);
 	}
 	return send_datagram(skb, &fib, FORWARDED_TO_CLIENT);
 }
@@ -682,7 +685,7 @@ static __attribute__((noinline)) int forward_udp(struct __sk_buff *skb, int is6)
 		return pass(PASSED_ODD);
 	struct evk_udp_listener *listener = bpf_map_lookup_elem(&evk_udp_listeners, &head.to);
 	int answer = forward_datagram(skb, &head, draft, listener, now);
-	if (draft->part == FIRST_PART)
+	if (draft->part == FIRST_PART || draft->part == LATE_PART)
 		note_first_fragment(skb, is6, fragments, draft, answer, !!listener, now);
 	return answer;
 }

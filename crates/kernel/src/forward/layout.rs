@@ -436,6 +436,11 @@ pub struct Event {
 }
 
 impl Event {
+    /// True for a message: a datagram of UDP without an answer, which ends when it begins, and has this one event.
+    pub fn is_message(&self) -> bool {
+        self.is_udp && matches!(self.step, Step::End(_)) && self.ns == self.began_ns
+    }
+
     /// Reads an event; `None` if the kind is not known.
     pub(super) fn read(bytes: &[u8]) -> Option<Self> {
         let mut bytes = Reader(bytes);

@@ -75,6 +75,8 @@ pub const SEATS: u32 = 4096;
 pub const GROUPS: u32 = 256;
 /// Most listening addresses.
 pub const LISTENERS: usize = 1024;
+/// Most events and decisions that are read at once: more than the buffers have room for.
+const EVENTS_AT_ONCE: usize = 1 << 16;
 /// Least and most connections that the table has room for.
 const CONNECTIONS: RangeInclusive<u32> = 65_536..=1_048_576;
 /// Bytes of memory of the process for each connection that the table has room for: a full table takes a twentieth.
@@ -320,17 +322,14 @@ impl Forwarder {
 
     /// Lets programs of other layouts begin no connections, and removes those whose connections are over, or were
     /// silent for longer than `limit` or, if closed, `linger` at `now_ns`. Returns the number of connections that
-    /// these programs still have.
-    ///
-    /// # Errors
-    ///
-    /// The kernel refuses, or a file cannot be removed. The rest is removed nevertheless.
+    /// these programs still have, without those of programs with an error, and the first error: the kernel refuses, or
+    /// a file cannot be removed. The rest is removed nevertheless.
     pub fn end_other_layouts(
         &self,
         now_ns: u64,
         limit: Duration,
         linger: Duration,
-    ) -> Result<usize, BpfError> {
+    ) -> (usize, Result<(), BpfError>) {
         let (mut left, mut failure) = (0, FirstError::default());
         for place in self.place.find_others() {
             // Another process may serve there: an upgrade that is not complete.
@@ -343,7 +342,7 @@ impl Forwarder {
                 .keep(self.end_layout(&place, is_over))
                 .unwrap_or_default();
         }
-        failure.finish().map(|()| left)
+        (left, failure.finish())
     }
 
     /// Ends connections of the program at a place, and takes the program away with the last one. Returns the number of
@@ -463,15 +462,24 @@ impl Forwarder {
         Ok(out)
     }
 
+    /// Lets events and decisions of the kernel go into their lists: those that are there now, and not all that come
+    /// meanwhile.
+    fn read_events(&self) -> Result<(), BpfError> {
+        let taken = self.ring.consume_raw_n(EVENTS_AT_ONCE);
+        if taken < 0 {
+            let error = libbpf_rs::Error::from_raw_os_error(-taken);
+            return Err(failed_to("read events of the kernel")(error));
+        }
+        Ok(())
+    }
+
     /// Takes the decisions that the program has told since the last call: about one a second for each group.
     ///
     /// # Errors
     ///
     /// The kernel refuses.
     pub fn take_decisions(&self) -> Result<Vec<Decision>, BpfError> {
-        self.ring
-            .consume()
-            .map_err(failed_to("read events of the kernel"))?;
+        self.read_events()?;
         let mut decisions = self
             .decisions
             .lock()
@@ -485,9 +493,7 @@ impl Forwarder {
     ///
     /// The kernel refuses.
     pub fn take_events(&self) -> Result<Vec<Event>, BpfError> {
-        self.ring
-            .consume()
-            .map_err(failed_to("read events of the kernel"))?;
+        self.read_events()?;
         let mut events = self.events.lock().unwrap_or_else(PoisonError::into_inner);
         Ok(mem::take(&mut *events))
     }
