@@ -393,12 +393,16 @@ struct Asked {
 }
 
 impl Asked {
-    /// True if the port has rested for certain, and if the port may have; `None` while the question is open.
-    fn has_rested(&self, waited: Duration) -> Option<(bool, bool)> {
-        let (at, is_answered) = self.ended?;
-        let rest = if is_answered { REST } else { LONG_REST };
+    /// True if the port has rested for certain, and if the port may have. The next question takes the port of one that
+    /// has had no answer for as long, too, as if the balancer had looked.
+    fn has_rested(&self, waited: Duration) -> (bool, bool) {
+        let (at, rest) = match self.ended {
+            Some((at, true)) => (at, REST),
+            Some((at, false)) => (at, LONG_REST),
+            None => (self.began, TIMEOUT + LONG_REST),
+        };
         let (least, most) = at.find_age(waited);
-        Some((least > rest, most > rest))
+        (least > rest, most > rest)
     }
 }
 
@@ -429,7 +433,7 @@ impl Model<'_> {
             let is_stuck = |last| {
                 let member = self.family.member(last);
                 let there = self.asked.iter().filter(|one| one.sent.to == member);
-                let taken = there.filter(|one| !one.has_rested(waited).is_some_and(|it| it.0));
+                let taken = there.filter(|one| !one.has_rested(waited).0);
                 taken.count() == usize::from(PORTS.count)
             };
             assert!(is_stuck(9) || is_stuck(10), "{:?}", self.asked);
@@ -437,8 +441,7 @@ impl Model<'_> {
         };
         let has_port = |one: &Asked| (one.sent.from, one.sent.to) == (sent.from, sent.to);
         for before in self.asked.extract_if(.., |one| has_port(one)) {
-            let has_rested = before.has_rested(waited);
-            assert!(has_rested.is_some_and(|it| it.1), "{before:?}");
+            assert!(before.has_rested(waited).1, "{before:?}");
         }
         self.begun += 1;
         self.asked.push(Asked {
