@@ -26,7 +26,7 @@ static __always_inline int claim_session(struct evk_udp_session *session)
 	return !(__sync_fetch_and_or(&session->flags, TAKEN) & TAKEN);
 }
 
-/* Ends the session of a datagram without an answer to which the balancer has not looked for long: no process runs. The port
+/* Ends the session of a datagram without an answer at which the balancer has not looked for long: no process runs. The port
  * has rested meanwhile. */
 static __always_inline void end_forgotten(const struct evk_nat_pair *pair, struct evk_udp_session *session, __u64 now)
 {
