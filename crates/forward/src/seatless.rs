@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 #[derive(Debug, Default)]
 pub(crate) struct Seatless {
     before: HashSet<(u64, SocketAddr)>,
-    /// Those of this round.
+    /// Members without a seat in this round.
     now: HashSet<(u64, SocketAddr)>,
 }
 
