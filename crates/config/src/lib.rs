@@ -12,6 +12,7 @@
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::indexing_slicing))]
 
+mod difference;
 pub mod edit;
 pub mod fields;
 pub mod image;
@@ -25,6 +26,7 @@ mod schema;
 mod tests;
 pub mod watch;
 
+pub use difference::find_difference;
 pub use model::acme::{Acme, AcmeChallenge};
 pub use model::admin::{AccessLog, Admin};
 pub use model::auth::{Auth, RouteAuth};

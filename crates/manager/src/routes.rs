@@ -155,13 +155,8 @@ fn is_of_files(
 /// Returns the place in `before` of each element of `now`, if it is there. Where one element comes or goes, the others
 /// are found without a table.
 fn find_places<T>(before: &[Arc<T>], now: &[Arc<T>]) -> Vec<Option<usize>> {
-    let is_same = |(a, b): &(&Arc<T>, &Arc<T>)| Arc::ptr_eq(a, b);
-    let first = before.iter().zip(now).take_while(is_same).count();
-    let left = before.len().min(now.len()) - first;
-    let ends = before.iter().rev().zip(now.iter().rev());
-    let last = ends.take(left).take_while(is_same).count();
-    let (end, end_before) = (now.len() - last, before.len() - last);
-    let between = first..end_before;
+    let (between, others) = config::find_difference(before, now, Arc::ptr_eq);
+    let (first, end, end_before) = (others.start, others.end, between.end);
     let known: HashMap<*const T, usize> = { before.iter().map(Arc::as_ptr).zip(0..) }
         .filter(|(_, place)| end > first && between.contains(place))
         .collect();

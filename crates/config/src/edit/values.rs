@@ -11,6 +11,7 @@ use super::lists::{put_element, take_element};
 use super::order::{first_table, not_about_it};
 use super::parts::{Part, shown};
 use super::write::{self, Shape};
+use crate::difference::find_difference;
 
 /// Returns the contents of `part` of `item`; makes a table if there is nothing.
 pub(super) fn enter_part<'i>(
@@ -201,12 +202,9 @@ fn replace(known: &mut Item, value: &Json) -> Result<(), String> {
 /// Makes a list say `elements`: what both begin and end with stays.
 fn list(known: &mut Item, elements: &[Json], depth: usize) -> Result<(), String> {
     let old = list_elements(known);
-    let same = |(old, new): &(&Json, &Json)| is_equal(old, new);
-    let begin = old.iter().zip(elements).take_while(same).count();
-    let rest = old.len().min(elements.len()) - begin;
-    let ends = old.iter().rev().zip(elements.iter().rev());
-    let end = ends.take(rest).take_while(same).count();
-    let (old_end, new_end) = (old.len() - end, elements.len() - end);
+    let (gone, new) = find_difference(&old, elements, is_equal);
+    let (begin, old_end, new_end) = (gone.start, gone.end, new.end);
+    let end = old.len() - old_end;
     let both = old_end.min(new_end);
     let moved = (old_end - both).max(new_end - both);
     if moved > MANY && end > MANY {

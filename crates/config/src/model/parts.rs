@@ -19,6 +19,7 @@ use super::reach::Reach;
 use super::route::{Route, Routes};
 use super::routes::{RuleFacts, list_groups, read_one_route};
 use super::shared_group::SharedGroup;
+use crate::difference::find_difference;
 use crate::schema::document::Span;
 use crate::schema::errors::Problem;
 use crate::schema::table::{NAMES, Reading, document_with};
@@ -153,21 +154,6 @@ impl<T> PartList<T> {
     }
 }
 
-/// Returns the places at which two lists differ: all elements before and behind are the same.
-fn find_difference(
-    before: &[Arc<dyn GeneratedPart>],
-    now: &[Arc<dyn GeneratedPart>],
-) -> (Range<usize>, Range<usize>) {
-    let is_same = |(one, other): &(&Arc<dyn GeneratedPart>, &Arc<dyn GeneratedPart>)| {
-        is_same_part(one, other)
-    };
-    let first = before.iter().zip(now).take_while(is_same).count();
-    let left = before.len().min(now.len()) - first;
-    let ends = before.iter().rev().zip(now.iter().rev());
-    let last = ends.take(left).take_while(is_same).count();
-    (first..before.len() - last, first..now.len() - last)
-}
-
 /// Group as it was read, and with all defaults.
 #[derive(Debug)]
 struct ChosenDefaults {
@@ -290,7 +276,7 @@ impl<'p> PartReader<'p> {
         let store = &mut *self.store;
         let parts = self.text.groups();
         let before = &store.group_list;
-        let (gone, new) = find_difference(&before.parts, parts);
+        let (gone, new) = find_difference(&before.parts, parts, is_same_part);
         let (gone_parts, new_parts) = (slice(&before.parts, &gone), slice(parts, &new));
         let (mut groups, mut wrong) = (Vec::with_capacity(parts.len()), Vec::new());
         groups.extend(slice(&before.values, &(0..gone.start)).iter().cloned());
@@ -416,7 +402,7 @@ impl<'p> PartReader<'p> {
         let none = PartList::default();
         let before = { store.lists.get(rule.name) }.filter(|of| of.key == key);
         let before = before.map_or(&none, |of| &of.list);
-        let (gone, new) = find_difference(&before.parts, parts);
+        let (gone, new) = find_difference(&before.parts, parts, is_same_part);
         let (gone_parts, new_parts) = (slice(&before.parts, &gone), slice(parts, &new));
         let known = store.routes.entry(key.clone()).or_default();
         let (mut list, mut wrong) = (Vec::with_capacity(parts.len()), Vec::new());

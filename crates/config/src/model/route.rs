@@ -1,7 +1,6 @@
 //! `[[rule.NAME.routes]]`: special treatment of some requests of a rule.
 
 use std::collections::BTreeMap;
-use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,6 +20,7 @@ use super::route_values::{MaxBody, PREFIX, Patterns, Status};
 use super::timeouts::Timeouts;
 use super::tls::DEEP_NAMES;
 use super::weights::{GROUP_SHARE, GroupShare, Weights};
+use crate::difference::find_difference;
 use crate::routing::path::{self, MAX_SEGMENT};
 use crate::routing::template::Template;
 use crate::routing::{Conditions, Index};
@@ -242,16 +242,6 @@ fn count_groups(list: &[Arc<Route>]) -> (Arc<[String]>, Vec<usize>) {
     (names.collect(), counts.values().copied().collect())
 }
 
-/// Returns the places at which two lists differ: all routes before and behind are the same in memory.
-fn find_difference(before: &[Arc<Route>], now: &[Arc<Route>]) -> (Range<usize>, Range<usize>) {
-    let is_same = |(a, b): &(&Arc<Route>, &Arc<Route>)| Arc::ptr_eq(a, b);
-    let first = before.iter().zip(now).take_while(is_same).count();
-    let left = before.len().min(now.len()) - first;
-    let ends = before.iter().rev().zip(now.iter().rev());
-    let last = ends.take(left).take_while(is_same).count();
-    (first..before.len() - last, first..now.len() - last)
-}
-
 /// Returns the routes of [`Routes::list_special`].
 fn find_special(list: &[Arc<Route>]) -> Arc<[Arc<Route>]> {
     let special = list.iter().filter(|route| route.is_special());
@@ -277,7 +267,7 @@ impl Routes {
         let Some(all) = before.0.as_ref() else {
             return Routes::new(list);
         };
-        let (places, new) = find_difference(&all.list, &list);
+        let (places, new) = find_difference(&all.list, &list, Arc::ptr_eq);
         if places.is_empty() && new.is_empty() {
             return before.clone();
         }
@@ -301,7 +291,7 @@ impl Routes {
         let (Some(all), Some(known)) = (&self.0, &before.0) else {
             return self.0.is_none() && before.0.is_none();
         };
-        let (_, new) = find_difference(&known.list, &all.list);
+        let (_, new) = find_difference(&known.list, &all.list, Arc::ptr_eq);
         let new = all.list.get(new).unwrap_or_default();
         Arc::ptr_eq(&all.groups, &known.groups)
             && Arc::ptr_eq(&all.special, &known.special)

@@ -4,6 +4,8 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
+use evenkeel_config::find_difference;
+
 use super::conditions::Status;
 
 /// Statuses of all objects.
@@ -23,18 +25,13 @@ pub(crate) fn compare_lists(
     before: &[Arc<Status>],
     now: &[Arc<Status>],
 ) -> (HashSet<usize>, Vec<Arc<Status>>) {
-    let is_same = |(one, other): &(&Arc<Status>, &Arc<Status>)| Arc::ptr_eq(one, other);
-    let first = before.iter().zip(now).take_while(is_same).count();
-    let left = before.len().min(now.len()) - first;
-    let ends = before.iter().rev().zip(now.iter().rev());
-    let last = ends.take(left).take_while(is_same).count();
-    let gone = before.get(first..before.len() - last).unwrap_or_default();
-    let new = now.get(first..now.len() - last).unwrap_or_default();
-    let mut gone = list_addresses(gone);
-    let new = new.iter().filter(|of| !gone.contains(&address_of(of)));
+    let (gone, others) = find_difference(before, now, Arc::ptr_eq);
+    let mut gone = list_addresses(before.get(gone).unwrap_or_default());
+    let others = now.get(others).unwrap_or_default();
+    let new = others.iter().filter(|of| !gone.contains(&address_of(of)));
     let new: Vec<_> = new.map(Arc::clone).collect();
     // What has another place only is not gone.
-    for status in now.get(first..now.len() - last).unwrap_or_default() {
+    for status in others {
         gone.remove(&address_of(status));
     }
     (gone, new)

@@ -155,15 +155,19 @@ fn s41_each_datagram_gets_a_member_and_a_port_and_has_one_answer() {
     }
 }
 
+/// Sends a question from a port of the client. Returns what the member gets; `None` if the program does not take the
+/// question.
+fn try_ask(forwarder: &Forwarder, interface: u32, family: Family, port: u16) -> Option<Datagram> {
+    let question = Datagram::new(family.client(port), family.listener());
+    try_pass(forwarder, interface, &question)
+}
+
 #[test]
 fn s41_answers_that_are_late_are_dropped_and_their_ports_rest_for_long() {
     run_beside_routes(|forwarder, interface| {
         let family = Family::V4;
         serve_singly(forwarder, &[family.member(9)]);
-        let ask = |port| {
-            let question = Datagram::new(family.client(port), family.listener());
-            try_pass(forwarder, interface, &question)
-        };
+        let ask = |port| try_ask(forwarder, interface, family, port);
         // The program finds the first one late, and the balancer ends the second one.
         let [late, silent] = [1, 2].map(|port| ask(port).unwrap());
         age(forwarder, 2 * TIMEOUT);
@@ -215,10 +219,7 @@ fn s41_ports_without_an_answer_are_free_again_while_no_process_looks() {
     run_beside_routes(|forwarder, interface| {
         let family = Family::V4;
         serve_singly(forwarder, &[family.member(9)]);
-        let ask = |port| {
-            let question = Datagram::new(family.client(port), family.listener());
-            try_pass(forwarder, interface, &question)
-        };
+        let ask = |port| try_ask(forwarder, interface, family, port);
         for port in 1..=4 {
             ask(port).unwrap();
         }
