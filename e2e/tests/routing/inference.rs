@@ -174,6 +174,100 @@ fn a_request_whose_connection_is_lost_before_an_answer_is_sent_again() {
     assert_eq!(engine.answered(), 20);
 }
 
+/// Head of a stream of events, whose body's framing is said by a field.
+fn stream_head(framing: &str) -> String {
+    format!("HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n{framing}\r\n\r\n")
+}
+
+const FRAMINGS: [&str; 3] = [
+    "Transfer-Encoding: chunked",
+    "Content-Length: 1000",
+    "Connection: close",
+];
+
+#[test]
+fn a_stream_that_breaks_off_before_its_first_event_is_sent_again() {
+    for (number, framing) in FRAMINGS.into_iter().enumerate() {
+        for resets in [false, true] {
+            let engine = LanguageModel::start();
+            let lost = Member::start(move |script, mut wire| {
+                if script.read_request(&mut wire).is_some() {
+                    wire.send(stream_head(framing));
+                    if resets {
+                        wire.reset();
+                    }
+                }
+            });
+            let members = [engine.address(), lost.address()];
+            let balancer = Balancer::start(&config(&members, ""));
+            let mut wire = balancer.connect();
+            for number in 0..20 {
+                let text = format!("{number} ").repeat(2000);
+                let body = json!({"model": "small", "stream": true, "prompt": text});
+                let answer = ask(&mut wire, body.to_string().as_bytes(), 0);
+                assert_eq!(answer.second_word(), "200", "{framing}");
+                assert_eq!(answer.text().matches("word ").count(), ANSWER_WORDS);
+            }
+            assert_eq!(engine.answered(), 20);
+            lost.next_request();
+            if number == 0 && are_installed(&["curl"]) {
+                let url = format!("http://{}/v1/completions", balancer.address("web"));
+                for number in 0..8 {
+                    let text = format!("{number} ").repeat(50);
+                    let body = json!({"model": "small", "stream": true, "prompt": text});
+                    let answer = run_curl(&[
+                        "--http2-prior-knowledge",
+                        "--data-binary",
+                        &body.to_string(),
+                        &url,
+                    ]);
+                    assert_eq!(answer.matches("word ").count(), ANSWER_WORDS, "{answer}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_stream_that_no_engine_begins_is_an_error_and_not_half_an_answer() {
+    for framing in FRAMINGS {
+        let lost = Member::closing_after(stream_head(framing));
+        let balancer = Balancer::start(&config(&[lost.address()], ""));
+        let mut wire = balancer.connect();
+        let body = json!({"model": "small", "stream": true, "prompt": "Hello."}).to_string();
+        let answer = ask(&mut wire, body.as_bytes(), 0);
+        assert_eq!(answer.second_word(), "502", "{framing}");
+    }
+    // An empty stream is one, too.
+    let empty = Member::closing_after(stream_head(FRAMINGS[0]) + "0\r\n\r\n");
+    let balancer = Balancer::start(&config(&[empty.address()], ""));
+    let body = json!({"model": "small", "stream": true, "prompt": "Hello."}).to_string();
+    let answer = ask(&mut balancer.connect(), body.as_bytes(), 0);
+    assert_eq!((answer.second_word(), &*answer.text()), ("200", ""));
+}
+
+#[test]
+fn a_sign_of_life_of_an_engine_reaches_its_client_before_the_first_event() {
+    let (go, gone) = std::sync::mpsc::channel::<()>();
+    let gone = std::sync::Mutex::new(gone);
+    let engine = Member::start(move |script, mut wire| {
+        if script.read_request(&mut wire).is_some() {
+            wire.send(stream_head(FRAMINGS[0]) + "8\r\n: ping\n\n\r\n");
+            let _ = gone.lock().unwrap().recv();
+        }
+    });
+    let balancer = Balancer::start(&config(&[engine.address()], ""));
+    let mut wire = balancer.connect();
+    let body = json!({"model": "small", "stream": true, "prompt": "Hello."}).to_string();
+    let head = "POST /v1/completions HTTP/1.1\r\nHost: a\r\n";
+    wire.send(format!("{head}Content-Length: {}\r\n\r\n{body}", body.len()));
+    assert_eq!(wire.read_head().second_word(), "200");
+    wire.try_read_until(b": ping\n\n").unwrap();
+    // Its client has got something, so that the end is passed on.
+    drop(go);
+    assert!(wire.is_at_end());
+}
+
 #[test]
 fn a_client_that_gives_up_ends_its_request_at_the_engine() {
     for begins_to_answer in [false, true] {

@@ -35,6 +35,11 @@ impl EngineAnswer {
         }
     }
 
+    /// True if the body consists of events.
+    pub(super) fn is_event_stream(&self) -> bool {
+        self.is_event_stream
+    }
+
     /// Reads the next bytes of the body, as they flow.
     pub(super) fn read_bytes(&mut self, bytes: &[u8]) {
         let reader = &mut self.reader;

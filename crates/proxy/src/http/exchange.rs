@@ -143,7 +143,7 @@ impl Client {
         let after = loop {
             // Each has one place, whoever is asked: connections are to stay small.
             let mut bound;
-            let answered;
+            let mut answered;
             if let Some((tried, head, upstream)) =
                 trial.as_deref_mut().and_then(TriedRequest::take_answer)
             {
@@ -193,6 +193,17 @@ impl Client {
                 } else {
                     self.attempt_request(request, &routed, &mut bound).await
                 };
+            }
+            if let Ok((head, upstream)) = &mut answered
+                && request.is_for_engines
+                && head.is_unbegun_stream()
+            {
+                // In a box: connections are to stay small.
+                let wait =
+                    self.wait_for_first_bytes(request, &routed, &mut bound, head, upstream);
+                if let Err(failure) = Box::pin(wait).await {
+                    answered = Err(failure);
+                }
             }
             let status = answered.as_ref().map(|(head, _)| head.status);
             let status = status.map_err(Failure::name);

@@ -13,6 +13,7 @@ mod encoder;
 mod engine_answer;
 mod exchange;
 mod failure;
+mod first_bytes;
 pub(crate) mod flow;
 mod hedge;
 mod limited;

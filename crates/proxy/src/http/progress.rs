@@ -9,13 +9,14 @@ use evenkeel_core::time::Instant;
 use evenkeel_manager::config::{Limits, Timeouts};
 use evenkeel_manager::snapshot::GroupHandle;
 
+use super::failure::Failure;
 use super::flow::{Flow, TURN_BYTES, Waits};
 use super::request::Request;
 use crate::access::Limit;
 use crate::bandwidth::Gate;
 use crate::io::{Io, TransferError};
 use crate::session::Session;
-use crate::watch::Watch;
+use crate::watch::{Stop, Watch};
 use crate::worker::Worker;
 
 /// Side that a time limit concerns, or that broke off.
@@ -141,6 +142,18 @@ impl Progress {
             };
         }
         Side::Member
+    }
+
+    /// Returns the failure of an exchange that was stopped before its client got anything of the response.
+    pub(super) fn stop_failure(&self, stop: Stop, up: &Flow) -> Failure {
+        match (stop, self.whose_turn(up, None)) {
+            (Stop::Cut, _) => Failure::Cut,
+            (Stop::Expired, Side::Client) if self.reached_limit().is_some() => {
+                Failure::ClientTooSlow
+            }
+            (Stop::Expired, Side::Client) => Failure::ClientTimedOut,
+            (Stop::Expired, Side::Member) => Failure::TimedOut,
+        }
     }
 
     /// Tells the ticket of a response when the body begins, and when the member waits for the

@@ -20,7 +20,7 @@ use super::encoder::Encoder;
 use super::engine_answer::{EngineAnswer, FULL_TIME, is_event_stream};
 use super::failure::Failure;
 use super::flow::{Bounds, Flow};
-use super::progress::{Progress, Side};
+use super::progress::Progress;
 use super::request::Request;
 use super::route::RequestRoute;
 use crate::access::{self, MemberAttempts};
@@ -60,6 +60,13 @@ pub(super) struct Head {
     /// True if the member authenticates connections.
     pub(super) authenticates_connection: bool,
     pub(super) delivery: Delivery,
+}
+
+impl Head {
+    /// True if the response is an engine's stream of events of which nothing has come yet.
+    pub(super) fn is_unbegun_stream(&self) -> bool {
+        self.status == 200 && !self.down.has_begun() && self.down.is_event_stream()
+    }
 }
 
 /// Head of a response that a member has sent.
@@ -140,12 +147,7 @@ impl Client {
                 })
             }
             Ok(Err(broken)) => Err(broken.into()),
-            Err(Stop::Cut) => Err(Failure::Cut),
-            Err(Stop::Expired) => Err(match progress.whose_turn(up, None) {
-                Side::Client if progress.reached_limit().is_some() => Failure::ClientTooSlow,
-                Side::Client => Failure::ClientTimedOut,
-                Side::Member => Failure::TimedOut,
-            }),
+            Err(stop) => Err(progress.stop_failure(stop, up)),
         }
     }
 

@@ -95,6 +95,12 @@ impl Flow {
         }
     }
 
+    /// True if the message is an engine's stream of events.
+    pub(in crate::http) fn is_event_stream(&self) -> bool {
+        let answer = self.answer.as_deref();
+        answer.is_some_and(EngineAnswer::is_event_stream)
+    }
+
     /// Number of events with parts of an engine's answer since the last call.
     pub(in crate::http) fn take_events(&mut self) -> u64 {
         self.answer
