@@ -4,6 +4,7 @@
 pub mod path;
 pub mod template;
 mod tree;
+pub mod value_regex;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io::Write;
@@ -12,6 +13,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use tree::{Tree, segments};
+use value_regex::ValueRegex;
 
 use crate::schema::networks::Networks;
 
@@ -24,6 +26,8 @@ pub enum Pattern {
     Exact(Box<str>),
     /// Value with this beginning; any value, if the beginning is empty.
     Prefix(Box<str>),
+    /// Value that matches a regular expression.
+    Regex(Box<ValueRegex>),
 }
 
 impl Pattern {
@@ -36,11 +40,22 @@ impl Pattern {
     }
 
     /// True if `value` matches the pattern.
-    pub fn matches_value(&self, mut value: impl Iterator<Item = u8>) -> bool {
+    pub fn matches_value(&self, value: &[u8]) -> bool {
+        match self {
+            Pattern::Absent => false,
+            Pattern::Exact(text) => value == text.as_bytes(),
+            Pattern::Prefix(text) => value.starts_with(text.as_bytes()),
+            Pattern::Regex(regex) => regex.matches(value),
+        }
+    }
+
+    /// True if a value of which these are the bytes matches the pattern.
+    fn matches_bytes(&self, mut value: impl Iterator<Item = u8>) -> bool {
         match self {
             Pattern::Absent => false,
             Pattern::Exact(text) => value.eq(text.bytes()),
             Pattern::Prefix(text) => text.bytes().all(|byte| value.next() == Some(byte)),
+            Pattern::Regex(regex) => regex.matches(&value.collect::<Vec<_>>()),
         }
     }
 
@@ -50,6 +65,7 @@ impl Pattern {
             (Pattern::Prefix(prefix), Pattern::Exact(text) | Pattern::Prefix(text)) => {
                 text.starts_with(&**prefix)
             }
+            (Pattern::Prefix(prefix), Pattern::Regex(_)) => prefix.is_empty(),
             (one, other) => one == other,
         }
     }
@@ -62,6 +78,8 @@ pub struct Conditions {
     pub hosts: Vec<String>,
     /// Paths; any, if there are none. A path that ends in `/*` is for itself and all paths below it.
     pub paths: Vec<String>,
+    /// Regular expressions of which the path must match one; none, if there are none.
+    pub path_regexes: Vec<ValueRegex>,
     /// Methods; any, if there are none.
     pub methods: Vec<String>,
     /// Networks of clients; any client, if there are none.
@@ -104,7 +122,7 @@ impl Conditions {
         (self.clients.0.is_empty() || is_in(&self.clients)) && !is_in(&self.except_clients)
     }
 
-    /// True if all conditions but those on hosts and paths hold.
+    /// True if all conditions but those on hosts and those that paths equal or begin with hold.
     fn hold(&self, asks: &impl RequestView, client: Option<IpAddr>) -> bool {
         if self.is_by_client() && !self.admit(client) {
             return false;
@@ -113,11 +131,17 @@ impl Conditions {
         if !self.methods.is_empty() && !is_method() {
             return false;
         }
+        if !self.path_regexes.is_empty() {
+            let path = path::normalize_path(asks.path());
+            if !self.path_regexes.iter().any(|regex| regex.matches(&path)) {
+                return false;
+            }
+        }
         let headers = self.headers.iter().all(|(name, pattern)| {
             let mut values = asks.fields(name);
             match pattern {
                 Pattern::Absent => values.next().is_none(),
-                pattern => values.any(|value| pattern.matches_value(value.iter().copied())),
+                pattern => values.any(|value| pattern.matches_value(value)),
             }
         });
         headers
@@ -125,16 +149,14 @@ impl Conditions {
                 let mut values = parameters(asks.query(), name);
                 match pattern {
                     Pattern::Absent => values.next().is_none(),
-                    pattern => values.any(|value| pattern.matches_value(decoded(value))),
+                    pattern => values.any(|value| pattern.matches_bytes(decoded(value))),
                 }
             })
             && self.cookies.iter().all(|(name, pattern)| {
                 let value = asks.cookie(name);
                 match pattern {
                     Pattern::Absent => value.is_none(),
-                    pattern => {
-                        value.is_some_and(|value| pattern.matches_value(value.iter().copied()))
-                    }
+                    pattern => value.is_some_and(|value| pattern.matches_value(value)),
                 }
             })
     }
@@ -147,6 +169,9 @@ impl Conditions {
                     .methods
                     .iter()
                     .all(|method| self.methods.contains(method));
+        let regexes = self.path_regexes.is_empty()
+            || !other.path_regexes.is_empty() && { other.path_regexes.iter() }
+                .all(|regex| self.path_regexes.contains(regex));
         let covered = |own: &BTreeMap<String, Pattern>, theirs: &BTreeMap<String, Pattern>| {
             own.iter().all(|(name, pattern)| {
                 theirs
@@ -161,6 +186,7 @@ impl Conditions {
         let except = other.except_clients.cover(except)
             || !theirs.0.is_empty() && except.is_apart_from(theirs);
         methods
+            && regexes
             && clients
             && except
             && covered(&self.headers, &other.headers)
@@ -372,7 +398,7 @@ impl Index {
     /// Counts a route that comes, or goes.
     fn count(&mut self, conditions: &Conditions, by: isize) {
         let change = |count: &mut usize| *count = count.saturating_add_signed(by);
-        if !conditions.paths.is_empty() {
+        if !conditions.paths.is_empty() || !conditions.path_regexes.is_empty() {
             change(&mut self.by_path);
         }
         if conditions.is_by_client() {

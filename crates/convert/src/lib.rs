@@ -15,6 +15,7 @@ mod haproxy;
 mod model;
 mod nginx;
 mod note;
+mod regex;
 mod toml;
 mod units;
 

@@ -293,6 +293,8 @@ pub(crate) enum ValueCondition {
     Absent,
     /// A value, or the beginning of one with `*` behind it.
     Like(String),
+    /// A regular expression that the whole value matches.
+    Regex(String),
 }
 
 /// Conditions of a route, all of which must hold.
@@ -300,6 +302,8 @@ pub(crate) enum ValueCondition {
 pub(crate) struct Conditions {
     pub(crate) hosts: Vec<String>,
     pub(crate) paths: Vec<String>,
+    /// Regular expressions that whole paths match.
+    pub(crate) path_regexes: Vec<String>,
     pub(crate) methods: Vec<String>,
     pub(crate) clients: Vec<String>,
     pub(crate) except_clients: Vec<String>,
@@ -342,6 +346,12 @@ impl Conditions {
             }
             Some(all)
         };
+        // One list of a route has one expression that must match.
+        let path_regexes = match (&*self.path_regexes, &*other.path_regexes) {
+            ([], all) | (all, []) => all.to_vec(),
+            (one, other) if one == other => one.to_vec(),
+            _ => return None,
+        };
         let mut except_clients = self.except_clients.clone();
         let more = other
             .except_clients
@@ -351,6 +361,7 @@ impl Conditions {
         Some(Conditions {
             hosts: both(&self.hosts, &other.hosts)?,
             paths: both(&self.paths, &other.paths)?,
+            path_regexes,
             methods: both(&self.methods, &other.methods)?,
             clients: both(&self.clients, &other.clients)?,
             except_clients,
@@ -377,6 +388,7 @@ impl Conditions {
         let lists = [
             ("host", &self.hosts),
             ("path", &self.paths),
+            ("path_regex", &self.path_regexes),
             ("method", &self.methods),
             ("client", &self.clients),
             ("except_client", &self.except_clients),
@@ -393,6 +405,11 @@ impl Conditions {
                 let value = match wanted {
                     ValueCondition::Absent => Value::Flag(false),
                     ValueCondition::Like(text) => text.as_str().into(),
+                    ValueCondition::Regex(text) => {
+                        let mut table = Table::default();
+                        table.set("regex", text.as_str());
+                        table.into()
+                    }
                 };
                 route.ensure_table(key).set(name, value);
             }

@@ -470,9 +470,39 @@ fn directives_of_nginx_become_keys() {
 }
 
 #[test]
+fn regular_expressions_become_conditions() {
+    let text = frontend(
+        " acl user path_reg ^/u/[0-9]+$\n acl beta hdr_reg(X-Kind) -i ^beta\n use_backend web if user beta",
+    );
+    let (_, converted) = accepted(&text);
+    assert!(converted.notes.is_empty(), "{:#?}", converted.notes);
+    for line in [
+        r#"path_regex = "/u/[0-9]+""#,
+        r#"headers = { X-Kind = { regex = "(?i)beta.*" } }"#,
+    ] {
+        assert!(converted.toml.contains(line), "{}", converted.toml);
+    }
+    let text = "server {\n listen 80;\n location / { proxy_pass http://10.0.0.1; }\n location /a/long { return 201; }\n \
+                location ~ ^/b { return 202; }\n location ~* \\.php$ { return 203; }\n location ^~ /c { return 204; }\n \
+                location = /d { return 205; }\n}\n";
+    let (_, converted) = accepted(text);
+    assert!(converted.notes.is_empty(), "{:#?}", converted.notes);
+    let places = ["205", "204", "202", "203", "201"].map(|status| {
+        let found = converted.toml.find(&format!("status = {status}"));
+        found.unwrap_or_else(|| panic!("{status} in {}", converted.toml))
+    });
+    assert!(places.is_sorted(), "{}", converted.toml);
+    assert!(
+        converted.toml.contains(r#"path_regex = "(?i).*\\.php""#),
+        "{}",
+        converted.toml
+    );
+}
+
+#[test]
 fn what_is_not_translated_is_told_with_its_line_and_what_restricts_apart() {
     let text = frontend(
-        " acl bad path_reg ^/x\n http-request deny if bad\n http-request auth realm a unless { http_auth(u) }\n lua-thing\n use_backend web if bad",
+        " acl bad path_reg ^/(?=x)\n http-request deny if bad\n http-request auth realm a unless { http_auth(u) }\n lua-thing\n use_backend web if bad",
     );
     let (_, converted) = accepted(&text);
     let found: Vec<(usize, bool)> = converted
@@ -487,9 +517,9 @@ fn what_is_not_translated_is_told_with_its_line_and_what_restricts_apart() {
         converted.notes
     );
     assert!(converted.toml.contains(
-        "# line 4: http-request deny if bad: this line RESTRICTS ACCESS: routes have no regular"
+        "# line 4: http-request deny if bad: this line RESTRICTS ACCESS: not a regular expression: look-around"
     ));
-    let text = "server {\n listen 80;\n location / {\n  auth_basic x;\n  proxy_cache c;\n  proxy_pass http://10.0.0.1;\n }\n location ~ x { return 200; }\n}\n";
+    let text = "server {\n listen 80;\n location / {\n  auth_basic x;\n  proxy_cache c;\n  proxy_pass http://10.0.0.1;\n }\n location ~ (x { return 200; }\n}\n";
     let (_, converted) = accepted(text);
     let found: Vec<(usize, bool)> = converted
         .notes

@@ -260,7 +260,10 @@ fn a_sign_of_life_of_an_engine_reaches_its_client_before_the_first_event() {
     let mut wire = balancer.connect();
     let body = json!({"model": "small", "stream": true, "prompt": "Hello."}).to_string();
     let head = "POST /v1/completions HTTP/1.1\r\nHost: a\r\n";
-    wire.send(format!("{head}Content-Length: {}\r\n\r\n{body}", body.len()));
+    wire.send(format!(
+        "{head}Content-Length: {}\r\n\r\n{body}",
+        body.len()
+    ));
     assert_eq!(wire.read_head().second_word(), "200");
     wire.try_read_until(b": ping\n\n").unwrap();
     // Its client has got something, so that the end is passed on.

@@ -177,13 +177,22 @@ fn the_first_route_whose_conditions_hold_has_the_request() {
 
 #[test]
 fn no_spelling_of_a_path_gets_around_a_route() {
-    let routes = r#"
+    for condition in ["path = \"/admin/*\"", "path_regex = '/[ab]dmin(/.*)?'"] {
+        check_spellings(condition);
+    }
+}
+
+/// Checks that a route with this condition has all spellings of the path `/admin`.
+fn check_spellings(condition: &str) {
+    let routes = &format!(
+        r#"
         [[rule.web.routes]]
-        path = "/admin/*"
-        answer = { status = 403, body = "no" }
+        {condition}
+        answer = {{ status = 403, body = "no" }}
         [[rule.web.routes]]
         group = "rest"
-    "#;
+    "#
+    );
     let member = Member::echoing_targets();
     let balancer = Balancer::start(&config(routes, &[("rest", member.address())]));
     for client in CLIENTS {
@@ -215,6 +224,56 @@ fn no_spelling_of_a_path_gets_around_a_route() {
     let lines = format!("http = {{ ambiguous_paths = true }}\n{routes}");
     let balancer = Balancer::start(&config(&lines, &[("rest", member.address())]));
     assert_eq!(body(&balancer, "--http1.1", "/x%2fy//z", &[]), "/x%2fy//z");
+}
+
+#[test]
+fn regular_expressions_decide_about_fields_and_parameters() {
+    let routes = r#"
+        [[rule.web.routes]]
+        headers = { User-Agent = { regex = ".*(?i:bot|crawler).*" } }
+        query = { page = { regex = '\d{3,}' } }
+        answer = { status = 403, body = "no" }
+        [[rule.web.routes]]
+        cookies = { version = { regex = "v[12]" } }
+        answer = { status = 404, body = "no" }
+        [[rule.web.routes]]
+        group = "rest"
+    "#;
+    let member = Member::echoing_targets();
+    let balancer = Balancer::start(&config(routes, &[("rest", member.address())]));
+    for client in CLIENTS {
+        for (target, field, status) in [
+            ("/?page=100", "User-Agent: a Bot/1", "403"),
+            ("/?x&page=%3100", "User-Agent: CRAWLER", "403"),
+            ("/?page=99", "User-Agent: a Bot/1", "200"),
+            ("/?page=100", "User-Agent: Bo t", "200"),
+            ("/", "Cookie: a=b; version=v2", "404"),
+            ("/", "Cookie: version=v23", "200"),
+        ] {
+            let answer = ask(&balancer, client, target, &["-H", field]);
+            assert_eq!(answer.status, status, "{client} {target} {field}");
+        }
+    }
+    let folder = Folder::new();
+    let wrong = "[[rule.web.routes]]\npath_regex = [\"/a\", \"(\"]\nheaders = { A = { regex = \"a{2,1}\" }, B = { regexp = \"\" }, C = {} }\ngroup = \"rest\"\n";
+    let text = config(wrong, &[("rest", member.address())]);
+    let file = folder.write("evenkeel.toml", text);
+    let said = run_evenkeel(&["check", &file.display().to_string()]).unwrap_err();
+    for place in [
+        "path_regex[1]",
+        "headers.A.regex",
+        "headers.B.regexp",
+        "headers.C",
+    ] {
+        assert!(
+            said.contains(&format!("rule.web.routes[0].{place}")),
+            "{place}: {said}"
+        );
+    }
+    assert!(
+        said.contains("not a regular expression: unclosed group"),
+        "{said}"
+    );
 }
 
 #[test]

@@ -23,6 +23,7 @@ use super::weights::{GROUP_SHARE, GroupShare, Weights};
 use crate::difference::find_difference;
 use crate::routing::path::{self, MAX_SEGMENT};
 use crate::routing::template::Template;
+use crate::routing::value_regex::ValueRegex;
 use crate::routing::{Conditions, Index};
 use crate::schema::field::{FileName, Texts};
 use crate::schema::key::{DAY, describe_keys, millis, secs, section};
@@ -55,6 +56,9 @@ section! {
         host: Vec<String> [Text(HOST)] = Vec::new(); r#"["www.example.org", "*.example.com"]"#,
         /// Paths: one, or a list. `/shop` is this very path, `/shop/*` is `/shop` and all paths below.
         path: Vec<String> [Text(PATH)] = Vec::new(); r#"["/api/*", "/status"]"#,
+        /// [Regular expressions](routing.md#regular-expressions) of paths: one, or a list. The whole path must
+        /// match one of them, and `path`, if you set both.
+        path_regex: Vec<ValueRegex> = Vec::new(); r#"["/v[0-9]+/users/.*"]"#,
         /// Methods: one, or a list.
         method: Vec<String> [Text(METHOD)] = Vec::new(); r#"["GET", "HEAD"]"#,
         /// Networks of clients: one, or a list; a single address is a network, too. The client's address is the
@@ -65,8 +69,9 @@ section! {
         /// clients.
         except_client: Networks = Networks::default(); r#"["10.0.0.0/8"]"#,
         /// Header fields which must be present, each with a value: an exact value, or the beginning of a value
-        /// if you end the text in `*`; `"*"` is any value. With `false` the field must be absent. If there are
-        /// several fields of a name, one must have the value.
+        /// if you end the text in `*`; `"*"` is any value. With `false` the field must be absent, and
+        /// `{ regex = "…" }` is a value that matches a [regular expression](routing.md#regular-expressions) as a
+        /// whole. If there are several fields of a name, one must have the value.
         headers: Patterns [Text(FIELD)] = Patterns::default(); r#"{ "X-Canary" = "yes", Accept = "text/*" }"#,
         /// Parameters of the query which must be present, with values as in `headers`.
         query: Patterns [Text(PARAMETER)] = Patterns::default(); r#"{ version = "2" }"#,

@@ -2,12 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use toml::de::DeValue;
+use toml::de::{DeTable, DeValue};
 
 use super::field_changes::VALUE;
+use crate::routing::value_regex::ValueRegex;
 use crate::routing::{Pattern, path};
 use crate::schema::document::{Item, entries};
-use crate::schema::field::{Blank, Element, Field, Limits, Texts, WRONG_TYPE, blank};
+use crate::schema::field::{Blank, Element, Field, Limits, Texts, WRONG_TYPE, blank, read_text};
 use crate::schema::report::Report;
 
 /// A path, or the prefix of a path, that replaces another one.
@@ -18,6 +19,49 @@ pub(super) const PREFIX: Texts = (
         path::check_path(text).is_ok() && text.bytes().all(is_plain)
     },
 );
+
+/// Values of [`Patterns`].
+const ALLOWED: &str =
+    "a value, the beginning of a value with \"*\" behind it, { regex = \"…\" }, or false";
+
+/// Reads the regular expression of a table with no other key.
+fn read_regex(item: &Item<'_>, table: &DeTable<'_>, report: &mut Report<'_>) -> Option<ValueRegex> {
+    let (mut regex, before) = (None, report.problem_count());
+    for entry in entries(&item.path, table) {
+        match entry.name {
+            "regex" => {
+                regex
+                    .get_or_insert_with(ValueRegex::blank)
+                    .read(&entry.item, &Limits::Any, report)
+            }
+            _ => report.wrong(&entry.item, "not a key of a value", ALLOWED.into()),
+        }
+    }
+    if regex.is_none() && report.problem_count() == before {
+        report.wrong(item, "not a value", ALLOWED.into());
+    }
+    regex.filter(|_| report.problem_count() == before)
+}
+
+impl Field for ValueRegex {
+    fn read(&mut self, item: &Item<'_>, limits: &Limits, report: &mut Report<'_>) {
+        read_text(self, item, limits, report, str::parse);
+    }
+
+    fn allowed(&self, _: &Limits) -> String {
+        "a regular expression of at most 1024 bytes".into()
+    }
+}
+
+impl Blank for ValueRegex {
+    fn blank() -> Self {
+        ValueRegex::default()
+    }
+}
+
+impl Element for ValueRegex {
+    const NONE: Option<&'static str> = None;
+}
 
 /// Conditions on values by their names.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -40,10 +84,12 @@ impl Field for Patterns {
                 DeValue::Boolean(false) => Pattern::Absent,
                 DeValue::Boolean(true) => Pattern::Prefix("".into()),
                 DeValue::String(text) if (VALUE.1)(text) => Pattern::from_text(text),
+                DeValue::Table(table) => match read_regex(&entry.item, table, report) {
+                    Some(regex) => Pattern::Regex(Box::new(regex)),
+                    None => continue,
+                },
                 _ => {
-                    let allowed =
-                        "a value, the beginning of a value with \"*\" behind it, or false";
-                    report.wrong(&entry.item, "not a value", allowed.into());
+                    report.wrong(&entry.item, "not a value", ALLOWED.into());
                     continue;
                 }
             };
@@ -54,8 +100,7 @@ impl Field for Patterns {
     }
 
     fn allowed(&self, _: &Limits) -> String {
-        "a table of names, each with a value, the beginning of a value with \"*\" behind it, or false"
-            .into()
+        format!("a table of names, each with {ALLOWED}")
     }
 }
 

@@ -90,6 +90,7 @@ pub(super) fn read_one_route(
     let conditions = Conditions {
         hosts: route.host.iter().map(|host| host_as_asked(host)).collect(),
         paths: route.path.clone(),
+        path_regexes: route.path_regex.clone(),
         methods: route.method.clone(),
         clients: route.client.clone(),
         except_clients: route.except_client.clone(),
@@ -232,10 +233,11 @@ fn host_as_asked(host: &str) -> String {
 }
 
 fn check_conditions(route: &Route, is_whole: bool, table: &Table<'_>, report: &mut Report<'_>) {
-    for key in ["host", "path", "method"] {
+    for key in ["host", "path", "path_regex", "method"] {
         let is_empty = match key {
             "host" => route.host.is_empty(),
             "path" => route.path.is_empty(),
+            "path_regex" => route.path_regex.is_empty(),
             _ => route.method.is_empty(),
         };
         if table.has_key(key) && is_empty && is_whole {

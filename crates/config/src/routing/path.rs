@@ -4,6 +4,8 @@
 //! `/%61dmin` is `/admin`. What servers read differently is refused before a route is looked for
 //! ([`check_path`]), so that no spelling gets around a route. Members get every path as it was sent.
 
+use std::borrow::Cow;
+
 /// Longest segment that a route may name; a longer one of a request equals none.
 pub const MAX_SEGMENT: usize = 255;
 
@@ -145,6 +147,21 @@ pub(super) fn normalize_segment<'a>(
     space.get(..len)
 }
 
+/// A path as regular expressions see it: decoded, and without what follows semicolons.
+pub(super) fn normalize_path(path: &str) -> Cow<'_, [u8]> {
+    if !path.contains(['%', ';']) {
+        return Cow::Borrowed(path.as_bytes());
+    }
+    let mut out = Vec::with_capacity(path.len());
+    for (index, segment) in path.split('/').enumerate() {
+        if index > 0 {
+            out.push(b'/');
+        }
+        out.extend(bytes(without_parameters(segment)).map(Decoded::byte));
+    }
+    Cow::Owned(out)
+}
+
 /// Number of segments of a path that is replaced as a whole: more than a path has.
 pub const WHOLE_PATH: usize = usize::MAX;
 
@@ -230,6 +247,20 @@ mod tests {
         is(&"x".repeat(255), Some("x".repeat(255).as_bytes()));
         is(&"x".repeat(256), None);
         is(&"%78".repeat(256), None);
+    }
+
+    #[test]
+    fn spellings_of_a_path_are_one() {
+        for (path, normal) in [
+            ("/admin/x", "/admin/x"),
+            ("/%61dmin;a=1/%78;b", "/admin/x"),
+            ("/a;b", "/a"),
+            ("/a;b/", "/a/"),
+            ("/%2561", "/%61"),
+            ("*", "*"),
+        ] {
+            assert_eq!(&*normalize_path(path), normal.as_bytes(), "{path}");
+        }
     }
 
     #[test]

@@ -66,7 +66,9 @@ impl Conditions {
             }
             None => request.path == *wanted,
         };
+        let is_regex = |wanted: &ValueRegex| wanted.matches(request.path.as_bytes());
         (self.hosts.is_empty() || self.hosts.iter().any(is_host))
+            && (self.path_regexes.is_empty() || self.path_regexes.iter().any(is_regex))
             && (self.paths.is_empty() || self.paths.iter().any(is_path))
             && self.hold(request, client)
     }
@@ -110,9 +112,18 @@ fn client() -> impl Strategy<Value = Option<IpAddr>> {
 }
 
 const VALUES: &[&str] = &["1", "12", "1*", "*", "2"];
+const VALUE_REGEXES: &[&str] = &["1.?", "[12]", ""];
+const PATH_REGEXES: &[&str] = &["/a.*", "/[ab]", "/.*/c|/"];
+
+fn regex(all: &'static [&'static str]) -> impl Strategy<Value = ValueRegex> {
+    one_of(all).prop_map(|text| text.parse().unwrap())
+}
 
 fn conditions() -> impl Strategy<Value = Conditions> {
-    let field = proptest::option::of(one_of(VALUES));
+    let value = one_of(VALUES).prop_map(|text| Pattern::from_text(&text));
+    let value_regex = regex(VALUE_REGEXES).prop_map(|regex| Pattern::Regex(Box::new(regex)));
+    let field = proptest::option::of(prop_oneof![3 => value, 1 => value_regex]);
+    let path_regexes = proptest::collection::vec(regex(PATH_REGEXES), 1..3);
     (
         some(METHODS),
         some(HOSTS),
@@ -121,22 +132,25 @@ fn conditions() -> impl Strategy<Value = Conditions> {
         any::<bool>(),
         // Most routes are for all clients.
         proptest::option::weighted(0.3, (networks(), networks())),
+        proptest::option::weighted(0.2, path_regexes),
     )
-        .prop_map(|(methods, hosts, paths, field, absent, clients)| {
-            let (clients, except_clients) = clients.unwrap_or_default();
-            let pattern = field.map(|text| Pattern::from_text(&text));
-            let pattern = pattern.or(absent.then_some(Pattern::Absent));
-            let headers = pattern.map(|pattern| ("x".to_owned(), pattern));
-            Conditions {
-                hosts,
-                paths,
-                methods,
-                headers: headers.into_iter().collect(),
-                clients,
-                except_clients,
-                ..Conditions::default()
-            }
-        })
+        .prop_map(
+            |(methods, hosts, paths, field, absent, clients, path_regexes)| {
+                let (clients, except_clients) = clients.unwrap_or_default();
+                let pattern = field.or(absent.then_some(Pattern::Absent));
+                let headers = pattern.map(|pattern| ("x".to_owned(), pattern));
+                Conditions {
+                    hosts,
+                    paths,
+                    path_regexes: path_regexes.unwrap_or_default(),
+                    methods,
+                    headers: headers.into_iter().collect(),
+                    clients,
+                    except_clients,
+                    ..Conditions::default()
+                }
+            },
+        )
 }
 
 fn request() -> impl Strategy<Value = Request> {
@@ -263,6 +277,37 @@ fn a_route_is_covered_by_one_that_asks_for_less() {
         conditions(&["a.x", "b.x"], &[], &[], none),
     ]);
     assert_eq!(index.covering(2), Some(0));
+}
+
+#[test]
+fn expressions_see_decoded_values_and_paths() {
+    let regex = |text: &str| text.parse::<ValueRegex>().unwrap();
+    let pattern = |text: &str| Pattern::Regex(Box::new(regex(text)));
+    let holds = |conditions: &Conditions, path: &str, query: &str| {
+        let request = Request {
+            path: path.into(),
+            query: query.into(),
+            ..Request::default()
+        };
+        conditions.hold(&request, None)
+    };
+    let by_path = Conditions {
+        path_regexes: vec![regex("/x"), regex("/admin/.*")],
+        ..Conditions::default()
+    };
+    for path in ["/x", "/admin/", "/%61dmin/x", "/admin;a=1/x;b"] {
+        assert!(holds(&by_path, path, ""), "{path}");
+    }
+    for path in ["/xy", "/Admin/x", "/admin", "*"] {
+        assert!(!holds(&by_path, path, ""), "{path}");
+    }
+    let by_query = Conditions {
+        query: BTreeMap::from([("a".to_owned(), pattern("x y[0-9]*"))]),
+        ..Conditions::default()
+    };
+    assert!(holds(&by_query, "/", "a=no&%61=x+y%31"));
+    assert!(!holds(&by_query, "/", "a=x+yz"));
+    assert!(Index::new(vec![by_path]).by_path(), "odd paths are refused");
 }
 
 #[test]

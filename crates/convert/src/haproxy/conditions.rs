@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 
 use crate::model::{Conditions, ValueCondition};
+use crate::regex::whole_regex;
 use crate::units::is_network;
 
 /// Most alternatives of a condition.
@@ -250,7 +251,7 @@ fn negated(one: &Conditions) -> Result<Option<Conditions>, String> {
                     list(&mut none).push((name.clone(), ValueCondition::Like("*".into())));
                     return Ok(Some(none));
                 }
-                ValueCondition::Like(_) => {}
+                ValueCondition::Like(_) | ValueCondition::Regex(_) => {}
             }
         }
     }
@@ -376,6 +377,14 @@ impl<'w> Sample<'w> {
     }
 
     fn paths(&self) -> Result<Alternatives, String> {
+        if self.method == "reg" && !self.values.is_empty() {
+            let regexes = self.values.iter();
+            let regexes = regexes.map(|value| whole_regex(value, self.ignores_case));
+            return Ok(vec![Conditions {
+                path_regexes: regexes.collect::<Result<_, _>>()?,
+                ..Conditions::default()
+            }]);
+        }
         let paths = self.values.iter().map(|value| path(value, self.method));
         let paths = paths.collect::<Result<Vec<String>, String>>()?;
         // A prefix ends at a slash here, and upper and lower case differ.
@@ -425,7 +434,7 @@ impl<'w> Sample<'w> {
         if !is_token(name) || name.eq_ignore_ascii_case("cookie") {
             return Err(self.refusal());
         }
-        named_values(&self.values, self.method, |wanted| {
+        named_values(&self.values, (self.method, self.ignores_case), |wanted| {
             let mut one = Conditions::default();
             list(&mut one).push((name.to_owned(), wanted));
             one
@@ -500,7 +509,6 @@ fn path(value: &str, method: &str) -> Result<String, String> {
         .any(|segment| segment == "." || segment == "..");
     let is_short = value.len() <= 1000 && value.split('/').all(|segment| segment.len() <= 200);
     match method {
-        "reg" => Err("routes have no regular expressions".into()),
         _ if !is_plain || dots || !is_short => {
             Err(format!("{value} is not a path that a route can have"))
         }
@@ -520,7 +528,7 @@ fn host(value: &str, method: &str) -> Result<Vec<String>, String> {
         .trim_start_matches('.');
     let is_name = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
     if method == "reg" {
-        return Err("routes have no regular expressions".into());
+        return Err("routes have no regular expressions for hosts".into());
     }
     if plain.is_empty()
         || plain.len() > 250
@@ -543,7 +551,7 @@ fn host(value: &str, method: &str) -> Result<Vec<String>, String> {
 /// Alternatives for values of something that has a name.
 fn named_values(
     values: &[&str],
-    method: &str,
+    (method, ignores_case): (&str, bool),
     make: impl Fn(ValueCondition) -> Conditions,
 ) -> Result<Alternatives, String> {
     let wanted = |value: &&str| match method {
@@ -553,8 +561,11 @@ fn named_values(
         "str" | "beg" if value.contains('*') => Err(format!("{value} has a * in it")),
         "str" => Ok(make(ValueCondition::Like((*value).to_owned()))),
         "beg" => Ok(make(ValueCondition::Like(format!("{value}*")))),
-        "reg" => Err("routes have no regular expressions".into()),
-        _ => Err("routes compare a value as a whole or by its beginning".into()),
+        "reg" => Ok(make(ValueCondition::Regex(whole_regex(
+            value,
+            ignores_case,
+        )?))),
+        _ => Err("routes compare a value as a whole, by its beginning or by an expression".into()),
     };
     match method {
         "found" => Ok(vec![make(ValueCondition::Like("*".into()))]),

@@ -7,6 +7,7 @@ use super::scope::Scope;
 use super::words::Directive;
 use super::world::{Variable, World};
 use crate::model::{Change, Changes, Conditions, Head, Model, ValueCondition};
+use crate::regex::whole_regex;
 use crate::toml::{Table, Value};
 use crate::units::is_network;
 
@@ -73,30 +74,40 @@ pub(super) fn locations(
     let all = sorted_locations(server, model);
     let has_rest = all
         .iter()
-        .any(|(is_exact, path, _)| !is_exact && *path == "/");
-    for (is_exact, path, location) in all {
+        .any(|(kind, path, _)| kind.is_prefix() && *path == "/");
+    for (kind, path, location) in all {
         let own = location_scope(location, scope, world, model);
-        if !is_route_path(path) {
-            let why = "not a path that a route can have";
-            model.notes.add_note(location.line, why);
-            continue;
-        }
         let mut conditions = conditions.clone();
-        let prefix = path.trim_end_matches('/');
-        match (is_exact, prefix) {
-            (true, _) => conditions.paths.push(path.to_owned()),
-            (false, "") => {}
-            (false, _) => conditions.paths.push(format!("{prefix}/*")),
+        let prefix = match kind.is_prefix() {
+            true => path.trim_end_matches('/'),
+            false => "",
+        };
+        match (kind, prefix) {
+            (Kind::Regex { ignores_case }, _) => match whole_regex(path, ignores_case) {
+                Ok(regex) => conditions.path_regexes.push(regex),
+                Err(error) => {
+                    model.notes.add_note(location.line, error);
+                    continue;
+                }
+            },
+            _ if !is_route_path(path) => {
+                let why = "not a path that a route can have";
+                model.notes.add_note(location.line, why);
+                continue;
+            }
+            (Kind::Exact, _) => conditions.paths.push(path.to_owned()),
+            (_, "") => {}
+            _ => conditions.paths.push(format!("{prefix}/*")),
         }
         let before = out.len();
         let place = Place {
             scope: &own,
             conditions: &conditions,
-            prefix: if is_exact { "" } else { prefix },
+            prefix,
             ..whole
         };
         place.add_routes(model, out);
-        if is_exact {
+        if !kind.is_prefix() {
             for route in out.iter_mut().skip(before) {
                 route.remove("rewrite_prefix");
             }
@@ -107,31 +118,59 @@ pub(super) fn locations(
     }
 }
 
-/// Locations of a server as nginx tries them: exact ones first, then the longest. Each has true for an exact one, and
-/// its path.
+/// Kind of a location, in the order in which nginx looks.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Kind {
+    Exact,
+    /// Prefix that comes before regular expressions (`^~`).
+    FirstPrefix,
+    Regex {
+        ignores_case: bool,
+    },
+    Prefix,
+}
+
+impl Kind {
+    fn is_prefix(self) -> bool {
+        matches!(self, Kind::FirstPrefix | Kind::Prefix)
+    }
+}
+
+/// Locations of a server as nginx tries them: exact ones first, then regular expressions in the order of the file, then
+/// the longest. Each has its kind, and its path or expression.
 fn sorted_locations<'d>(
     server: &'d Directive,
     model: &mut Model,
-) -> Vec<(bool, &'d str, &'d Directive)> {
-    let mut all: Vec<(bool, &str, &Directive)> = Vec::new();
+) -> Vec<(Kind, &'d str, &'d Directive)> {
+    let mut all: Vec<(Kind, &str, &Directive)> = Vec::new();
     for location in server
         .inner_directives()
         .iter()
         .filter(|inner| inner.name == "location")
     {
+        let ignores_case = location.word_at(0) == "~*";
         match (location.word_at(0), location.words.len()) {
-            ("=", _) => all.push((true, location.word_at(1), location)),
-            ("^~", _) => all.push((false, location.word_at(1), location)),
-            ("~" | "~*", _) => model
-                .notes
-                .add_note(location.line, "routes have no regular expressions"),
-            (path, 1) if path.starts_with('/') => all.push((false, path, location)),
+            ("=", _) => all.push((Kind::Exact, location.word_at(1), location)),
+            ("^~", _) => all.push((Kind::FirstPrefix, location.word_at(1), location)),
+            ("~" | "~*", _) => {
+                all.push((Kind::Regex { ignores_case }, location.word_at(1), location));
+            }
+            (path, 1) if path.starts_with('/') => all.push((Kind::Prefix, path, location)),
             _ => model
                 .notes
                 .add_note(location.line, "not a path that a route can have"),
         }
     }
-    all.sort_by_key(|(is_exact, path, _)| (!is_exact, std::cmp::Reverse(path.len())));
+    // Expressions stay in their order.
+    all.sort_by_key(|(kind, path, _)| match kind {
+        Kind::Regex { .. } => (
+            Kind::Regex {
+                ignores_case: false,
+            },
+            std::cmp::Reverse(0),
+        ),
+        kind => (*kind, std::cmp::Reverse(path.len())),
+    });
     all
 }
 

@@ -1,9 +1,15 @@
 //! GRPCRoutes: a call of gRPC is a request for the path `/SERVICE/METHOD`, so a match on a method is one on a path.
 
+use evenkeel_config::routing::value_regex::escape_regex;
 use serde_json::{Value, json};
 
-/// Type of a path that stands for a method which has no path.
-pub(crate) const NO_SERVICE: &str = "MethodWithoutService";
+use super::http::check_regex;
+
+/// Type of a path that stands for a method whose expressions cannot be used. The value says why.
+pub(crate) const BAD_METHOD: &str = "MethodWithBadExpression";
+
+/// Expression for any service, or any method of a service.
+const ANY: &str = "[^/]+";
 
 /// Returns a GRPCRoute with paths in place of the methods of its matches.
 pub(crate) fn write_paths(mut route: Value) -> Value {
@@ -22,6 +28,26 @@ pub(crate) fn write_paths(mut route: Value) -> Value {
     route
 }
 
+/// Type of a match by a regular expression.
+const REGEX: &str = "RegularExpression";
+
+/// Returns the expression of the paths for those of a service and a method; an empty one stands for all.
+///
+/// # Errors
+///
+/// The expression that is none, and why.
+fn write_expression(service: &str, name: &str) -> Result<String, String> {
+    let mut path = String::new();
+    for text in [service, name] {
+        // Alone: brackets that do not belong together would get a meaning by those around them.
+        check_regex(text).map_err(|error| format!("{text:?}: {error}"))?;
+        path.push_str("/(?:");
+        path.push_str(if text.is_empty() { ANY } else { text });
+        path.push(')');
+    }
+    Ok(path)
+}
+
 /// Returns the match on a path for a match on a method; `None` for all methods.
 fn write_path(method: &Value) -> Option<Value> {
     let text = |key: &str| method.get(key).and_then(Value::as_str).unwrap_or_default();
@@ -32,9 +58,13 @@ fn write_path(method: &Value) -> Option<Value> {
     };
     let (kind, path) = match (kind, service, name) {
         (_, "", "") => return None,
-        ("Exact", "", _) => (NO_SERVICE, String::new()),
+        ("Exact", "", _) => (REGEX, format!("/{ANY}/{}", escape_regex(name))),
         ("Exact", _, "") => ("PathPrefix", format!("/{service}/")),
         ("Exact", ..) => ("Exact", format!("/{service}/{name}")),
+        (REGEX, ..) => match write_expression(service, name) {
+            Ok(path) => (REGEX, path),
+            Err(error) => (BAD_METHOD, error),
+        },
         (kind, ..) => (kind, format!("/{service}/{name}")),
     };
     Some(json!({ "type": kind, "value": path }))
@@ -57,11 +87,19 @@ mod tests {
             ),
             (
                 json!({ "method": "C" }),
-                json!({ "type": NO_SERVICE, "value": "" }),
+                json!({ "type": REGEX, "value": "/[^/]+/C" }),
             ),
             (
-                json!({ "service": "a", "method": ".*", "type": "RegularExpression" }),
-                json!({ "type": "RegularExpression", "value": "/a/.*" }),
+                json!({ "service": "a|b", "method": "C.*", "type": REGEX }),
+                json!({ "type": REGEX, "value": "/(?:a|b)/(?:C.*)" }),
+            ),
+            (
+                json!({ "method": "Get.*", "type": REGEX }),
+                json!({ "type": REGEX, "value": "/(?:[^/]+)/(?:Get.*)" }),
+            ),
+            (
+                json!({ "service": "a)(b", "type": REGEX }),
+                json!({ "type": BAD_METHOD, "value": "\"a)(b\": not a regular expression: unopened group" }),
             ),
             (Value::Null, Value::Null),
             (json!("x"), Value::Null),

@@ -2,9 +2,11 @@
 
 use std::cmp::Reverse;
 
+use evenkeel_config::routing::value_regex::{ValueRegex, escape_regex};
+
 use super::backends::{Binding, Groups, Referrer, read_duration};
 use super::filters::{FilterText, escape, write_changes};
-use super::grpc::NO_SERVICE;
+use super::grpc::BAD_METHOD;
 use super::objects::{HttpMatch, HttpRule, Kind, ValueMatch};
 use super::target_filters::{GroupActions, read_target_filters};
 use super::text::{quote, quote_table};
@@ -16,9 +18,23 @@ const DAY: u64 = 86_400_000;
 /// the answer begins when all tokens are there.
 const ENGINE_TIMEOUT: u64 = 600_000;
 
-/// Precedence of conditions: the smallest first. Exact paths come before prefixes, long prefixes before short ones,
-/// then a condition on the method, then the number of conditions on fields, then on parameters.
-pub(crate) type MatchRank = (bool, Reverse<usize>, bool, Reverse<usize>, Reverse<usize>);
+/// Kind of a condition on paths, in the order of precedence.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum PathKind {
+    Exact,
+    Regex,
+    Prefix,
+}
+
+/// Precedence of conditions: the smallest first. Exact paths come before regular expressions, and these before prefixes,
+/// long ones before short ones, then a condition on the method, then the number of conditions on fields, then on parameters.
+pub(crate) type MatchRank = (
+    PathKind,
+    Reverse<usize>,
+    bool,
+    Reverse<usize>,
+    Reverse<usize>,
+);
 
 /// Conditions of a route in the configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,8 +43,6 @@ pub(crate) struct Conditions {
     pub(crate) rank: MatchRank,
     /// Lines of the conditions; none for all requests.
     pub(crate) lines: Vec<String>,
-    /// True if the path is a prefix.
-    is_prefix: bool,
     /// True if the path is the prefix of all paths, of which the lines have none.
     is_root: bool,
 }
@@ -48,27 +62,45 @@ pub(crate) struct RuleText {
 fn read_values(matches: &[ValueMatch], ignores_case: bool) -> Result<Vec<(&str, String)>, String> {
     let mut values: Vec<(&str, String)> = Vec::new();
     for of in matches {
-        let kind = of.kind.as_deref().unwrap_or("Exact");
         let name = &of.name;
-        if kind != "Exact" {
-            return Err(format!("{kind} for {name:?} is not supported; use Exact"));
-        }
         let value = of.value.as_deref().unwrap_or_default();
-        // The configuration takes such a text for the beginning of a value.
-        if value.ends_with('*') {
-            return Err(format!(
-                "a value that ends in * is not supported for {name:?}"
-            ));
-        }
+        let text = match of.kind.as_deref().unwrap_or("Exact") {
+            // The configuration takes such a text for the beginning of a value.
+            "Exact" if value.ends_with('*') => write_regex(&escape_regex(value)),
+            "Exact" => quote(value),
+            "RegularExpression" => {
+                check_regex(value).map_err(|error| format!("the value of {name:?}: {error}"))?;
+                write_regex(value)
+            }
+            kind => {
+                return Err(format!(
+                    "{kind} for {name:?} is not supported; use Exact or RegularExpression"
+                ));
+            }
+        };
         let is_same = |known: &str| match ignores_case {
             true => known.eq_ignore_ascii_case(name),
             false => known == name,
         };
         if !values.iter().any(|(known, _)| is_same(known)) {
-            values.push((name, quote(value)));
+            values.push((name, text));
         }
     }
     Ok(values)
+}
+
+/// Writes the condition that a value matches a regular expression.
+fn write_regex(text: &str) -> String {
+    format!("{{ regex = {} }}", quote(text))
+}
+
+/// Checks a regular expression.
+///
+/// # Errors
+///
+/// What is wrong with the expression.
+pub(super) fn check_regex(text: &str) -> Result<(), String> {
+    text.parse::<ValueRegex>().map(drop)
 }
 
 impl Conditions {
@@ -82,30 +114,33 @@ impl Conditions {
         let path = of.path.as_ref();
         let kind = path.and_then(|path| path.kind.as_deref());
         let value = path.and_then(|path| path.value.as_deref()).unwrap_or("/");
-        let (is_prefix, length) = match kind.unwrap_or("PathPrefix") {
-            // The configuration takes such a path for a prefix.
-            "Exact" if value.ends_with("/*") => {
-                return Err(format!(
-                    "an exact path that ends in /* is not supported: {value:?}"
-                ));
-            }
+        let write_path_regex = |text: &str| format!("path_regex = [{}]", quote(text));
+        let (path_kind, length) = match kind.unwrap_or("PathPrefix") {
             "Exact" => {
-                lines.push(format!("path = [{}]", quote(value)));
-                (false, value.len())
+                lines.push(match value.ends_with("/*") {
+                    // The configuration takes such a path for a prefix.
+                    true => write_path_regex(&escape_regex(value)),
+                    false => format!("path = [{}]", quote(value)),
+                });
+                (PathKind::Exact, value.len())
             }
             "PathPrefix" => {
                 let prefix = value.trim_end_matches('/');
                 if !prefix.is_empty() {
                     lines.push(format!("path = [{}]", quote(&format!("{prefix}/*"))));
                 }
-                (true, prefix.len())
+                (PathKind::Prefix, prefix.len())
             }
-            NO_SERVICE => {
-                return Err("a method without a service is not supported; name the service".into());
+            "RegularExpression" => {
+                check_regex(value).map_err(|error| format!("the path {value:?}: {error}"))?;
+                lines.push(write_path_regex(value));
+                (PathKind::Regex, value.len())
             }
+            BAD_METHOD => return Err(format!("the method {value}")),
             kind => {
                 return Err(format!(
-                    "type {kind} is not supported for paths and methods; use Exact, or PathPrefix for paths"
+                    "type {kind} is not supported for paths and methods; use Exact or RegularExpression, or PathPrefix \
+                     for paths"
                 ));
             }
         };
@@ -122,15 +157,14 @@ impl Conditions {
         }
         Ok(Conditions {
             rank: (
-                is_prefix,
+                path_kind,
                 Reverse(length),
                 of.method.is_none(),
                 counts.0,
                 counts.1,
             ),
             lines,
-            is_prefix,
-            is_root: is_prefix && length == 0,
+            is_root: path_kind == PathKind::Prefix && length == 0,
         })
     }
 }
@@ -261,7 +295,7 @@ impl RuleText {
     fn check_prefix(mut self) -> Result<Self, String> {
         if self.actions.rewrites_prefix {
             for of in &mut self.conditions {
-                if !of.is_prefix {
+                if of.rank.0 != PathKind::Prefix {
                     let message =
                         "ReplacePrefixMatch needs a path of type PathPrefix in each match";
                     return Err(message.into());

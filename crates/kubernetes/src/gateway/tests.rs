@@ -156,9 +156,11 @@ fn routes(translation: &Translation) -> Vec<String> {
             (None, None) if route.group.is_empty() => format!("{:?}", route.groups.list_weights()),
             (None, None) => route.group.clone(),
         };
+        let regexes = { route.path_regex.iter() }.map(|regex| format!("~{}", regex.text()));
         let mut shown = vec![
             route.host.join(","),
             route.path.join(","),
+            regexes.collect(),
             route.method.join(","),
         ];
         shown.retain(|text| !text.is_empty());
@@ -711,11 +713,54 @@ fn limits_retries_and_bindings_become_keys() {
 }
 
 #[test]
+fn regular_expressions_and_odd_exact_values_become_conditions() {
+    let mut cluster = plain();
+    let path = |kind: &str, value: &str| json!({ "path": { "type": kind, "value": value } });
+    let value = |kind: &str, value: &str| json!([{ "type": kind, "name": "a", "value": value }]);
+    let regex = "RegularExpression";
+    cluster.route(
+        "r",
+        json!([]),
+        json!([
+            { "matches": [
+                path("PathPrefix", "/a/long/prefix"),
+                path(regex, "/v[0-9]+/\"x\"\\\\d"),
+                path("Exact", "/a/*"),
+                { "path": { "type": "PathPrefix", "value": "/b" }, "headers": value(regex, "b|c") },
+                { "path": { "type": "PathPrefix", "value": "/c" }, "queryParams": value("Exact", "d*") },
+            ], "backendRefs": web() },
+        ]),
+    );
+    let translation = cluster.translate();
+    let to = "=> kubernetes.shop.web.80";
+    assert_eq!(
+        routes(&translation),
+        [
+            format!("~/a/\\* {to}"),
+            format!("~/v[0-9]+/\"x\"\\\\d {to}"),
+            format!("/a/long/prefix/* {to}"),
+            format!("/b/* {to}"),
+            format!("/c/* {to}"),
+            "=> 404".into(),
+        ]
+    );
+    assert_eq!(parent_conditions(&translation, Kind::HttpRoute, "r"), GOOD);
+    for line in [
+        r#"headers = { "a" = { regex = "b|c" } }"#,
+        r#"query = { "a" = { regex = "d\\*" } }"#,
+    ] {
+        assert!(translation.text.lines().any(|of| of == line), "{line}");
+    }
+}
+
+#[test]
 fn a_rule_that_cannot_be_served_harms_only_itself() {
     let good = json!({ "matches": [{ "path": { "type": "PathPrefix", "value": "/good" } }], "backendRefs": web() });
     for bad in [
-        json!({ "matches": [{ "path": { "type": "RegularExpression", "value": "/.*" } }] }),
-        json!({ "matches": [{ "headers": [{ "type": "RegularExpression", "name": "a", "value": "b" }] }] }),
+        json!({ "matches": [{ "path": { "type": "RegularExpression", "value": "/(?=a)" } }] }),
+        json!({ "matches": [{ "path": { "type": "RegularExpression", "value": "/a)|(/b" } }] }),
+        json!({ "matches": [{ "headers": [{ "type": "RegularExpression", "name": "a", "value": "(" }] }] }),
+        json!({ "matches": [{ "queryParams": [{ "type": "RegularExpression", "name": "a", "value": "[" }] }] }),
         json!({ "filters": [{ "type": "ExtensionRef" }], "backendRefs": web() }),
         json!({ "retry": { "backoff": "1s" }, "backendRefs": web() }),
         json!({ "timeouts": { "request": "soon" }, "backendRefs": web() }),

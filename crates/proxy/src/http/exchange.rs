@@ -199,8 +199,7 @@ impl Client {
                 && head.is_unbegun_stream()
             {
                 // In a box: connections are to stay small.
-                let wait =
-                    self.wait_for_first_bytes(request, &routed, &mut bound, head, upstream);
+                let wait = self.wait_for_first_bytes(request, &routed, &mut bound, head, upstream);
                 if let Err(failure) = Box::pin(wait).await {
                     answered = Err(failure);
                 }

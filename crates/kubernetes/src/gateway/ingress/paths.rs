@@ -1,5 +1,6 @@
-//! Paths of Ingresses, and regular expressions that stand for a prefix.
+//! Paths of Ingresses, and their regular expressions.
 
+use super::super::http::check_regex;
 use super::super::text::quote;
 
 /// Requests that a path selects.
@@ -9,6 +10,8 @@ pub(crate) enum PathMatch {
     Exact(String),
     /// Prefix without a `/` at the end: the path and all paths below. The empty prefix stands for all paths.
     Prefix(String),
+    /// Regular expression of whole paths.
+    Regex(String),
 }
 
 impl PathMatch {
@@ -20,6 +23,7 @@ impl PathMatch {
             PathMatch::Prefix(prefix) => {
                 Some(format!("path = [{}]", quote(&format!("{prefix}/*"))))
             }
+            PathMatch::Regex(regex) => Some(format!("path_regex = [{}]", quote(regex))),
         }
     }
 }
@@ -141,11 +145,11 @@ const ENDS: [(&str, Option<u8>); 14] = [
     ("", None),
 ];
 
-/// Reads a regular expression that stands for a prefix.
+/// Reads a regular expression: a prefix or a path if it stands for one.
 ///
 /// # Errors
 ///
-/// The expression stands for something else.
+/// The text is no regular expression.
 fn read_regex(path: &str) -> Result<ReadPath, WrongPath> {
     let text = path.strip_prefix('^').unwrap_or(path);
     let mut literal = String::new();
@@ -198,12 +202,17 @@ fn read_regex(path: &str) -> Result<ReadPath, WrongPath> {
     if rest.contains('|') || !sure.starts_with('/') {
         sure.clear();
     }
-    Err(WrongPath {
-        around: prefix_around(&sure),
-        message: format!(
-            "the regular expression {path:?} stands for no prefix; use one as \"/shop(/|$)(.*)\", or a path of type Prefix or Exact"
-        ),
-    })
+    // As with nginx, in upper and lower case, and whatever follows.
+    match check_regex(text) {
+        Ok(()) => Ok(ReadPath {
+            selected: PathMatch::Regex(format!("(?i:{text}).*")),
+            rest: None,
+        }),
+        Err(error) => Err(WrongPath {
+            around: prefix_around(&sure),
+            message: format!("path {path:?}: {error}"),
+        }),
+    }
 }
 
 /// Change of paths of requests to members.
@@ -316,13 +325,21 @@ mod tests {
         }
         let exact = read_path(Some("/shop$"), None, true).unwrap().selected;
         assert_eq!(exact, PathMatch::Exact("/shop".into()));
+        for path in [
+            "/shop/[a-z]+",
+            "/shop/ab?c",
+            "/.*\\.php",
+            "/a/b|/c",
+            "(.*)\\.php",
+        ] {
+            let read = read_path(Some(path), None, true).unwrap();
+            let regex = PathMatch::Regex(format!("(?i:{path}).*"));
+            assert_eq!((read.selected, read.rest), (regex, None), "{path}");
+        }
         for (path, around) in [
-            ("/shop/[a-z]+", "/shop"),
-            ("/shop/ab?c", "/shop"),
-            ("/.*\\.php", ""),
-            ("/a/b|/c", ""),
-            ("(.*)\\.php", ""),
             ("/a/(b", "/a"),
+            ("/shop/(?=a)b?", "/shop"),
+            ("/a/b|/(c", ""),
             ("\\", ""),
             ("/a/b\\", "/a"),
         ] {

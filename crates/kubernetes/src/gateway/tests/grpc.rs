@@ -35,6 +35,8 @@ fn calls_go_by_service_and_method_to_members_with_http2() {
             { "backendRefs": web() },
             rule(json!({ "service": "a.B" })),
             rule(json!({ "service": "a.B", "method": "C" })),
+            rule(json!({ "method": "C" })),
+            rule(json!({ "service": "a[.]B", "method": "Get.*", "type": "RegularExpression" })),
             { "matches": [{ "method": { "service": "d.E" }, "headers": [{ "name": "version", "value": "1" }] }],
               "backendRefs": web() },
         ]),
@@ -45,6 +47,8 @@ fn calls_go_by_service_and_method_to_members_with_http2() {
         routes(&translation),
         [
             format!("grpc.example /a.B/C {to}"),
+            format!("grpc.example ~/(?:a[.]B)/(?:Get.*) {to}"),
+            format!("grpc.example ~/[^/]+/C {to}"),
             format!("grpc.example /d.E/* {to}"),
             format!("grpc.example /a.B/* {to}"),
             format!("grpc.example {to}"),
@@ -90,12 +94,7 @@ fn a_service_has_a_group_for_each_protocol() {
 fn calls_that_cannot_be_served_fail_with_a_reason() {
     for (rule, part, reason) in [
         (
-            json!({ "matches": [{ "method": { "method": "C" } }], "backendRefs": web() }),
-            0,
-            "Accepted=False/UnsupportedValue",
-        ),
-        (
-            json!({ "matches": [{ "method": { "service": "a", "type": "RegularExpression" } }], "backendRefs": web() }),
+            json!({ "matches": [{ "method": { "service": "a)(b", "type": "RegularExpression" } }], "backendRefs": web() }),
             0,
             "Accepted=False/UnsupportedValue",
         ),

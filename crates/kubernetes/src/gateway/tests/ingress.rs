@@ -420,10 +420,24 @@ fn paths_are_rewritten_by_prefix() {
         "path=[\"/shop/*\"] host=[\"a.example\"] answer={ status=503 }"
     );
     assert!(notices[0].contains("rewrite-target"), "{notices:?}");
-    // An expression that is no prefix is left out, if it restricts nobody.
+    // An expression that is no prefix stays one.
     let (routes, notices, _) = serve(&[("use-regex", "true")], at("/[a-z]+/x"));
+    assert_eq!(
+        routes,
+        [
+            &format!("path_regex=[\"(?i:/[a-z]+/x).*\"] host=[\"a.example\"] {WEB}"),
+            "host=[\"a.example\"] answer={ status=404 }",
+            NONE
+        ]
+    );
+    assert!(notices.is_empty(), "{notices:?}");
+    // What is none is left out, if it restricts nobody.
+    let (routes, notices, _) = serve(&[("use-regex", "true")], at("/[a-z/x"));
     assert_eq!(routes, [NONE]);
-    assert!(notices[0].contains("stands for no prefix"), "{notices:?}");
+    assert!(
+        notices[0].contains("not a regular expression"),
+        "{notices:?}"
+    );
 }
 
 #[test]
@@ -502,7 +516,11 @@ fn what_cannot_be_matched_is_closed_around_its_path() {
     ];
     let regex = spec(
         "a.example",
-        json!([path("/app/[a-z]+/admin", "ImplementationSpecific", "web")]),
+        json!([path(
+            "/app/(?=x)[a-z]+/admin",
+            "ImplementationSpecific",
+            "web"
+        )]),
     );
     let mut own = cluster();
     put(

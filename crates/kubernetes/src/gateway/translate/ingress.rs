@@ -7,7 +7,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
-use super::super::http::MatchRank;
+use super::super::http::{MatchRank, PathKind};
 use super::super::ingress::annotations::{Treatment, read_annotations};
 use super::super::ingress::listeners::list_own;
 use super::super::ingress::paths::{PathMatch, ReadPath, read_path, read_rewrite};
@@ -27,7 +27,7 @@ const SMALL: usize = 16;
 
 /// Precedence of a route that comes before all others of its host.
 const FIRST: MatchRank = (
-    false,
+    PathKind::Exact,
     Reverse(usize::MAX),
     false,
     Reverse(usize::MAX),
@@ -35,7 +35,7 @@ const FIRST: MatchRank = (
 );
 
 /// Precedence of a route that comes behind all others of its host.
-const LAST: MatchRank = (true, Reverse(0), true, Reverse(0), Reverse(0));
+const LAST: MatchRank = (PathKind::Prefix, Reverse(0), true, Reverse(0), Reverse(0));
 
 /// Key of a path: namespace, host name and requests.
 type PathKey = (String, Option<String>, PathMatch);
@@ -65,11 +65,12 @@ struct Place<'a> {
 
 /// Returns the rank of a path.
 fn rank_path(path: &PathMatch) -> MatchRank {
-    let (is_prefix, length) = match path {
-        PathMatch::Exact(path) => (false, path.len()),
-        PathMatch::Prefix(path) => (true, path.len()),
+    let (kind, length) = match path {
+        PathMatch::Exact(path) => (PathKind::Exact, path.len()),
+        PathMatch::Prefix(path) => (PathKind::Prefix, path.len()),
+        PathMatch::Regex(regex) => (PathKind::Regex, regex.len()),
     };
-    (is_prefix, Reverse(length), true, Reverse(0), Reverse(0))
+    (kind, Reverse(length), true, Reverse(0), Reverse(0))
 }
 
 /// Returns the owner of the route of a path. A path whose route is refused has a second owner: that of the answer in its
