@@ -187,7 +187,8 @@ impl Engine {
             self.take_event(&event);
         }
         self.keep_decisions()?;
-        self.sessions.follow_process(&self.forwarder)?;
+        self.sessions
+            .follow_process(&self.forwarder, &mut self.errors)?;
         let now = self.clock.now();
         let moment = (now, monotonic_nanos());
         let tables = (&self.forwarder, &mut self.errors);

@@ -27,7 +27,7 @@ const NAMES: [&str; 9] = [
 pub(crate) enum EntryKind {
     /// Removal of connections.
     Connection,
-    /// Removal of a session of UDP.
+    /// Removal of a session of UDP, and entry of a client whose session the proxy has.
     Session,
     /// Removal of connection ids of QUIC.
     ConnectionId,

@@ -157,16 +157,22 @@ impl Sessions {
     }
 
     /// Tells the kernel which clients have sessions in the proxy.
-    pub(crate) fn follow_process(&mut self, forwarder: &Forwarder) -> Result<(), BpfError> {
+    pub(crate) fn follow_process(
+        &mut self,
+        forwarder: &Forwarder,
+        errors: &mut EntryErrors,
+    ) -> Result<(), BpfError> {
         for change in self.followed.take_changes() {
             let SessionKey { client, listener } = change.key;
             let client = UdpClient { client, listener };
             if change.has_session {
-                // Without room the kernel may get the session.
-                forwarder.keep_client(&client, monotonic_nanos())?;
+                // Without the entry the kernel may get the session.
+                let kept = forwarder.keep_client(&client, monotonic_nanos());
+                errors.take(EntryKind::Session, kept)?;
                 self.kept.insert(client);
             } else {
-                forwarder.release_client(&client)?;
+                // A look at the table removes the entry if the kernel refuses now.
+                errors.take(EntryKind::Session, forwarder.release_client(&client))?;
                 self.kept.remove(&client);
             }
         }
@@ -253,13 +259,18 @@ impl Sessions {
             let left = errors.take(EntryKind::ConnectionId, forwarder.sweep_connection_ids())?;
             self.connection_ids = left.unwrap_or(self.connection_ids);
         }
-        let kept = self.release_clients(forwarder, now_ns)?;
+        let kept = self.release_clients(forwarder, errors, now_ns)?;
         self.is_unused = may_rest && self.count + self.connection_ids + kept == 0;
         Ok(())
     }
 
     /// Lets the kernel have clients again. Returns the number of clients that were left to the proxy.
-    fn release_clients(&self, forwarder: &Forwarder, now_ns: u64) -> Result<usize, BpfError> {
+    fn release_clients(
+        &self,
+        forwarder: &Forwarder,
+        errors: &mut EntryErrors,
+        now_ns: u64,
+    ) -> Result<usize, BpfError> {
         let (mut free, mut kept) = (Vec::new(), 0);
         forwarder.visit_kept_clients(|client, since_ns| {
             kept += 1;
@@ -268,8 +279,9 @@ impl Sessions {
                 free.push(client);
             }
         })?;
-        free.iter()
-            .try_for_each(|client| forwarder.release_client(client))?;
+        for client in free {
+            errors.take(EntryKind::Session, forwarder.release_client(&client))?;
+        }
         Ok(kept)
     }
 }
