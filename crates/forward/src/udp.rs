@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use evenkeel_kernel::bpf::BpfError;
 use evenkeel_kernel::forward::{
-    self as kernel, Forwarder, NatPorts, UdpClient, UdpEnd, UdpListener, UdpSession,
+    self as kernel, Forwarder, LONG_REST, NatPorts, UdpClient, UdpEnd, UdpListener, UdpSession,
 };
 use evenkeel_net::clock::monotonic_nanos;
 use evenkeel_proxy::udp::client_sessions::{ClientSessions, FollowedSessions, SessionKey};
@@ -21,9 +21,6 @@ const BEGINS: Duration = Duration::from_secs(1);
 
 /// Time for answers under way in a session of a rule that is gone.
 const ANSWERS: Duration = Duration::from_secs(3);
-
-/// Least time for which the port of a datagram without an answer rests: the answer may be late, and is for nobody else.
-const LONG_REST: Duration = Duration::from_secs(30);
 
 /// Time beyond `idle_timeout` after which a copy is removed whose sender is gone: the last datagram that a copy knows of may
 /// be two rounds old.

@@ -160,9 +160,11 @@ impl Pair {
 /// Flags of a connection.
 pub(super) const ESTABLISHED: u32 = 1;
 pub(super) const ANSWERED: u32 = 2;
+pub(super) const CLIENT_FIN: u32 = 4;
+pub(super) const MEMBER_FIN: u32 = 8;
 pub(super) const CLOSED: u32 = 16;
 pub(super) const CONFIRMED: u32 = 32;
-const DIRECT: u32 = 64;
+pub(super) const DIRECT: u32 = 64;
 /// Flag of a copy of another balancer's connection.
 pub(super) const COPIED: u32 = 1 << 15;
 

@@ -67,7 +67,7 @@ pub use layout::{
     MAX_RETRIES, NatPorts, Pair, Step, Terms,
 };
 pub use requests::{Awaited, RequestCounts};
-pub use udp::{UdpClient, UdpCounts, UdpEnd, UdpListener, UdpSession};
+pub use udp::{LONG_REST, UdpClient, UdpCounts, UdpEnd, UdpListener, UdpSession};
 
 /// Number of seats: most members of all groups.
 pub const SEATS: u32 = 4096;

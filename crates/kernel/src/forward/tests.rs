@@ -11,6 +11,7 @@ use super::place::LAYOUT;
 use super::*;
 use crate::testing::report_skipped;
 
+mod constants;
 mod copies;
 mod cost;
 mod decisions;

@@ -5,11 +5,14 @@ use std::time::Duration;
 
 use super::layout::{ADDRESS, Age, COPIED, NatPorts, Pair, Reader, UNIT, write_address};
 
+/// Time for which the port of a datagram without an answer rests, at least: the answer may be late, and is for nobody else.
+pub const LONG_REST: Duration = Duration::from_secs(30);
+
 /// Flag of a session whose client has gone to another member.
-const LEAVES: u32 = 64;
+pub(super) const LEAVES: u32 = 64;
 
 /// Flag of the session of a single datagram.
-const SINGLE: u32 = 1024;
+pub(super) const SINGLE: u32 = 1024;
 
 /// Listening address of a UDP rule, with what its sessions get: `struct evk_udp_listener`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,7 +58,7 @@ impl UdpListener {
 }
 
 /// Returns a time in the units of the maps, at most half of the time after which their number wraps.
-fn count_units(time: Duration) -> u32 {
+pub(super) fn count_units(time: Duration) -> u32 {
     let units = time.as_nanos() >> UNIT;
     u32::try_from(units).map_or(i32::MAX as u32, |units| units.min(i32::MAX as u32))
 }
