@@ -71,7 +71,7 @@ pub(crate) struct Engine {
     pub(crate) lacks_listeners: bool,
     pub(crate) tickets: Tickets,
     pub(crate) swept: Option<Instant>,
-    interfaces: Interfaces,
+    pub(crate) interfaces: Interfaces,
     xdp: XdpInterfaces,
     pub(crate) connections: usize,
     pub(crate) sessions: Sessions,
@@ -196,6 +196,7 @@ impl Engine {
         let pause = SWEEP.saturating_mul(1 + (self.connections / CONNECTIONS_PER_SWEEP) as u32);
         let is_due = self.swept.is_none_or(|swept| now.since(swept) >= pause);
         if is_due {
+            self.attach_program()?;
             self.nat.choose_ports(rules);
         }
         self.obstacles.begin_round(is_due);
@@ -211,7 +212,6 @@ impl Engine {
             self.log_event(&event);
         }
         if is_due {
-            self.attach_program()?;
             self.sweep(rules, now)?;
             self.end_other_layouts(rules)?;
             self.swept = Some(now);
@@ -229,7 +229,9 @@ impl Engine {
         let Some(listed) = self.errors.take(EntryKind::Interface, listed)? else {
             return Ok(());
         };
-        self.interfaces.set_states(self.forwarder.attach(&listed)?);
+        let (states, attached) = self.forwarder.attach(&listed);
+        self.interfaces.set_states(states);
+        self.errors.take(EntryKind::Interface, attached)?;
         self.xdp.attach(&mut self.forwarder, &mut self.errors)
     }
 
@@ -401,7 +403,7 @@ impl Engine {
     /// Fills in what the kernel does.
     pub(crate) fn fill_status(&self, status: &mut ForwardStatus, rules: &[PlannedRule]) {
         status.interfaces = self.interfaces.count();
-        status.tc_interfaces = self.interfaces.describe_filters();
+        status.tc_interfaces = self.interfaces.describe_others();
         status.xdp_interfaces = self.xdp.describe();
         status.connections = self.connections;
         status.table_size = self.forwarder.read_capacity().unwrap_or(0);

@@ -39,7 +39,7 @@ pub(crate) enum EntryKind {
     Group,
     /// Listening addresses.
     Listener,
-    /// List of the interfaces, and native XDP at an interface.
+    /// List of the interfaces, and the program or native XDP at an interface.
     Interface,
     /// Program of another version.
     Layout,

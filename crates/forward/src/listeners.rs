@@ -55,7 +55,8 @@ impl Engine {
                     continue;
                 }
             };
-            if !self.obstacles.allow(rule, &group, &self.nat) {
+            let parts = (&self.nat, &self.interfaces);
+            if !self.obstacles.allow(rule, &group, parts) {
                 continue;
             }
             let nat = (rule.return_path == ReturnPath::Nat)

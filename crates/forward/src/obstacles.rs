@@ -7,9 +7,10 @@ use std::net::{IpAddr, SocketAddr};
 use evenkeel_config::ReturnPath;
 use evenkeel_core::group::Group;
 use evenkeel_kernel::forward::find_source;
-use evenkeel_kernel::netlink::find_router;
+use evenkeel_kernel::netlink::find_route;
 use tracing::{info, warn};
 
+use crate::interfaces::Interfaces;
 use crate::nat::Nat;
 use crate::plan::PlannedRule;
 use crate::terms::find_forwardable;
@@ -28,6 +29,8 @@ pub(crate) struct Obstacles {
 struct Way {
     /// Router on the way, if there is one.
     router: Option<IpAddr>,
+    /// Number of the interface by which packets leave this machine.
+    interface: Option<u32>,
     /// Address of this machine that packets to the member have.
     source: Option<IpAddr>,
 }
@@ -35,8 +38,10 @@ struct Way {
 impl Way {
     /// Without a route no connection goes to the member, and the proxy says so of each connection.
     fn find(member: SocketAddr) -> Self {
+        let route = find_route(member.ip()).unwrap_or_default();
         Way {
-            router: find_router(member.ip()).unwrap_or(None),
+            router: route.router,
+            interface: route.interface,
             source: find_source(member),
         }
     }
@@ -52,10 +57,18 @@ impl Obstacles {
     }
 
     /// Returns true if the kernel can forward connections of a rule now.
-    pub(crate) fn allow(&mut self, rule: &PlannedRule, group: &Group, nat: &Nat) -> bool {
+    pub(crate) fn allow(
+        &mut self,
+        rule: &PlannedRule,
+        group: &Group,
+        (nat, interfaces): (&Nat, &Interfaces),
+    ) -> bool {
         let reason = match rule.return_path {
-            ReturnPath::Route => None,
-            ReturnPath::Nat => nat.obstacle.clone(),
+            ReturnPath::Route => self.find_refused_interface(group, interfaces),
+            ReturnPath::Nat => {
+                let obstacle = nat.obstacle.clone();
+                obstacle.or_else(|| self.find_refused_interface(group, interfaces))
+            }
             ReturnPath::Direct | ReturnPath::Tunnel => self.find_direct_obstacle(rule, group),
         };
         let Some(reason) = reason else {
@@ -91,6 +104,27 @@ impl Obstacles {
         &self.reasons
     }
 
+    /// Finds a member whose answers come by an interface without the program, which does not see the answers there.
+    fn find_refused_interface(&mut self, group: &Group, interfaces: &Interfaces) -> Option<String> {
+        if !interfaces.has_refused() {
+            return None;
+        }
+        group.members().iter().find_map(|member| {
+            let interface = self.find_way(find_forwardable(&member.address)?).interface?;
+            let name = interfaces.find_refused(interface)?;
+            Some(format!(
+                "the kernel refuses the program at the interface {name}, by which answers of the member {} come. Remove \
+                 other filters of tc there",
+                member.name
+            ))
+        })
+    }
+
+    fn find_way(&mut self, member: SocketAddr) -> Way {
+        let way = self.ways.entry(member.ip());
+        *way.or_insert_with(|| Way::find(member))
+    }
+
     /// Finds a member that cannot get packets of the rule's clients unchanged.
     fn find_direct_obstacle(&mut self, rule: &PlannedRule, group: &Group) -> Option<String> {
         for member in group.members() {
@@ -105,7 +139,7 @@ impl Obstacles {
                     at.port()
                 ));
             }
-            let way = *self.ways.entry(at.ip()).or_insert_with(|| Way::find(at));
+            let way = self.find_way(at);
             if let Some(router) = way
                 .router
                 .filter(|_| rule.return_path == ReturnPath::Direct)

@@ -24,7 +24,7 @@ pub struct ForwardStatus {
     pub entry_errors: EntryErrorStatus,
     /// Number of interfaces with the program.
     pub interfaces: usize,
-    /// Interfaces where the program is a filter of tc, and not at tcx, with the reasons.
+    /// Interfaces where the program is not at tcx, with the reasons: `tc` has a filter of tc, and `proxy` no program.
     #[serde(default)]
     pub tc_interfaces: Vec<InterfaceStatus>,
     /// Interfaces of `kernel_forwarding.xdp_interfaces`.

@@ -5,6 +5,8 @@ use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use evenkeel_e2e::balancer::Balancer;
+use evenkeel_e2e::netns::FRONT;
 use evenkeel_e2e::wait_until;
 
 use super::{Family, Machines, echo};
@@ -89,4 +91,97 @@ fn s41_an_error_for_one_entry_is_told_and_forwarding_goes_on() {
     wait_until("the other version is removed", || !stuck.0.exists());
     echo(&mut old, 5000);
     assert_eq!(machines.state(&balancer), "kernel");
+}
+
+impl Machines {
+    fn run_tc(&self, words: &str, more: &[&str]) {
+        let mut command = self.pair.front.command("tc");
+        let status = command.args(words.split(' ')).args(more).status();
+        assert!(status.unwrap().success(), "tc {words}");
+    }
+
+    /// Lets an interface of the balancer take no program: a filter is to see packets first, and filters of another protocol
+    /// are in the places of all versions of the program.
+    fn block_interface(&self, name: &str) {
+        self.run_tc(&format!("qdisc add dev {name} clsact"), &[]);
+        for priority in [7].into_iter().chain(3780..3818) {
+            let words = format!("filter add dev {name} ingress pref {priority} protocol ip");
+            self.run_tc(&words, &["bpf", "bytecode", "1,6 0 0 0"]);
+        }
+    }
+
+    fn free_interface(&self, name: &str) {
+        self.run_tc(&format!("qdisc del dev {name} clsact"), &[]);
+    }
+
+    /// Waits for errors of several looks at an interface, while forwarding goes on.
+    fn wait_for_interface_errors(&self, balancer: &Balancer) {
+        wait_until("the interface is refused in several looks", || {
+            let now = self.forwarded(balancer);
+            assert_eq!(now["active"], true, "{now}");
+            now["entry_errors"]["counts"]["interface"].as_u64() >= Some(3)
+        });
+    }
+}
+
+#[test]
+fn s41_the_proxy_serves_clients_behind_an_interface_that_takes_no_program() {
+    let Some(machines) = Machines::new(Family::V4) else {
+        return;
+    };
+    machines.start_member(2, Duration::ZERO);
+    machines.block_interface("client1");
+    let Some(balancer) = machines.start_balancer(&[2], "") else {
+        return;
+    };
+    machines.wait_for_interface_errors(&balancer);
+    assert_eq!(machines.state(&balancer), "kernel");
+    let (mut old, seen) = machines.connect().unwrap();
+    assert_eq!(seen, machines.family.balancer());
+    let now = machines.forwarded(&balancer);
+    let refused = &now["tc_interfaces"][0];
+    assert_eq!(
+        (&refused["name"], &refused["program"]),
+        (&"client1".into(), &"proxy".into())
+    );
+    let front = &machines.pair.front;
+    let status = front.run_inside(|| balancer.run_ctl("status").unwrap());
+    assert!(status.contains("interface: "), "{status}");
+
+    machines.free_interface("client1");
+    wait_until("the kernel takes connections", || {
+        machines.connect().unwrap().1 == machines.family.client()
+    });
+    echo(&mut old, 5000);
+}
+
+#[test]
+fn s41_the_proxy_serves_rules_whose_members_are_behind_an_interface_that_takes_no_program() {
+    for path in ["route", "nat"] {
+        let Some(machines) = Machines::new(Family::V6) else {
+            return;
+        };
+        machines.start_member(2, Duration::ZERO);
+        machines.block_interface(FRONT);
+        let more = format!("return_path = \"{path}\"");
+        let Some(balancer) = machines.start_balancer(&[2], &more) else {
+            return;
+        };
+        machines.wait_for_interface_errors(&balancer);
+        let state = machines.state(&balancer);
+        assert!(state.contains(FRONT), "{state}");
+        let (mut old, seen) = machines.connect().unwrap();
+        assert_eq!(seen, machines.family.balancer());
+        machines.free_interface(FRONT);
+        wait_until("the kernel forwards", || {
+            machines.state(&balancer) == "kernel"
+        });
+        let packets = machines.count_packets(&balancer, "to_member");
+        let (mut new, _) = machines.connect().unwrap();
+        echo(&mut new, 5000);
+        wait_until("packets are counted", || {
+            machines.count_packets(&balancer, "to_member") > packets
+        });
+        echo(&mut old, 5000);
+    }
 }

@@ -257,13 +257,13 @@ fn s41_the_proxy_serves_direct_rules_with_members_behind_a_router() {
         assert_eq!(try_send(scene.forwarder, scene.interface, &syn), None);
         assert_eq!(read_outcome(scene.forwarder, "proxied_remote"), before + 1);
         assert_eq!(list_connections(scene.forwarder), []);
-        let router = crate::netlink::find_router(member.ip()).unwrap();
+        let router = crate::netlink::find_route(member.ip()).unwrap().router;
         assert_eq!(
             router,
             Some(scene.family.address("10.77.0.5:0", "[fd77::5]:0").ip())
         );
-        let near = crate::netlink::find_router(scene.family.member(9).ip());
-        assert_eq!(near.unwrap(), None);
+        let near = crate::netlink::find_route(scene.family.member(9).ip());
+        assert_eq!(near.unwrap().router, None);
     });
 }
 
