@@ -127,6 +127,7 @@ impl Engine {
         }
         let find_owner = |seat| unclaimed.get(&seat).map(|terms: &Terms| terms.owner);
         let numbers = GroupNumbers::of_table(forwarder.list_groups()?, find_owner);
+        let sessions = Sessions::new(sessions, &forwarder)?;
         Ok(Engine {
             forwarder,
             numbers,
@@ -144,7 +145,7 @@ impl Engine {
             interfaces: Interfaces::default(),
             xdp: XdpInterfaces::default(),
             connections: 0,
-            sessions: Sessions::new(sessions),
+            sessions,
             nat: Nat::default(),
             rows: Rows::default(),
             obstacles: Obstacles::default(),

@@ -29,7 +29,7 @@ pub(crate) enum EntryKind {
     Connection,
     /// Removal of a session of UDP, and entry of a client whose session the proxy has.
     Session,
-    /// Removal of connection ids of QUIC.
+    /// Removal of connection ids of QUIC, and ids of the proxy's sessions.
     ConnectionId,
     /// Copy of another balancer's connection or session, or the end of one.
     Copy,

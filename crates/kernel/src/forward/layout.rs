@@ -18,11 +18,12 @@ pub(super) const UDP_PINNED: [&str; 7] = [
 ];
 
 /// Maps with the size of the table of sessions.
-pub(super) const UDP_SIZED: [&str; 4] = [
+pub(super) const UDP_SIZED: [&str; 5] = [
     "evk_udp_clients",
     "evk_udp_sessions",
     "evk_udp_kept",
     "evk_quic_ids",
+    "evk_quic_shared",
 ];
 
 /// Reads numbers and addresses one after the other; 0 behind the end.

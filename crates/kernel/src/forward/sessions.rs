@@ -56,18 +56,6 @@ impl Forwarder {
         Ok(bpf::run(&self.object, "evk_udp_remove", Some(&mut context))? == 1)
     }
 
-    /// Removes the connection ids of QUIC whose sessions are over, unless other sessions use them. Returns the number of
-    /// ids that stay.
-    ///
-    /// # Errors
-    ///
-    /// The kernel refuses.
-    pub fn sweep_connection_ids(&self) -> Result<usize, BpfError> {
-        let mut left = [0; 8];
-        bpf::run(&self.object, "evk_quic_sweep", Some(&mut left))?;
-        Ok(Reader(&left).u32() as usize)
-    }
-
     /// Leaves the datagrams of a client to the process, which has the session since `now_ns`. Returns false if there is no
     /// room for the entry.
     ///

@@ -11,6 +11,9 @@ pub const LONG_REST: Duration = Duration::from_secs(30);
 /// Flag of a session whose client has gone to another member.
 pub(super) const LEAVES: u32 = 64;
 
+/// Flag of a session whose member's connection ids of QUIC count.
+pub(super) const QUIC: u32 = 256;
+
 /// Flag of the session of a single datagram.
 pub(super) const SINGLE: u32 = 1024;
 
@@ -192,6 +195,11 @@ impl UdpSession {
     /// True if the session has a single datagram, and ends with the first answer.
     pub fn is_single(&self) -> bool {
         self.age.has_flag(SINGLE)
+    }
+
+    /// True if the member's connection ids of QUIC count.
+    pub fn is_quic(&self) -> bool {
+        self.age.has_flag(QUIC)
     }
 
     /// True if no other session can have the port towards the member. The port of a single datagram whose session has ended

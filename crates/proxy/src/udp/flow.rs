@@ -18,7 +18,7 @@ use evenkeel_manager::config::{UdpOptions, UdpSession};
 use evenkeel_manager::snapshot::{RuleSnapshot, Target};
 use evenkeel_wire::quic::{ConnectionId, Header, MIN_ID};
 
-use super::client_sessions::{ListedSession, SessionKey};
+use super::client_sessions::{ListedId, ListedSession, SessionKey, simplify};
 use super::connection_ids::MAX_IDS;
 use super::reach::{Attempts, reach_member, watch_socket};
 use super::segments::{BATCH, Destination, Segments, Way, send_all};
@@ -119,8 +119,9 @@ pub(crate) struct Flow {
     /// State of the member and its group, which say when the session leaves.
     member: RefCell<Option<(Arc<Slot>, Arc<GroupState>)>>,
     member_id: Cell<Option<MemberId>>,
-    /// Connection ids of QUIC that the session has in the table.
-    ids: RefCell<Vec<ConnectionId>>,
+    member_address: Cell<Option<SocketAddr>>,
+    /// Connection ids of QUIC that the session has in the table, with their entries in the list of the process's sessions.
+    ids: RefCell<Vec<(ConnectionId, Option<ListedId>)>>,
     /// First bytes of the last connection id that the table was asked about.
     checked: Cell<Option<[u8; MIN_ID]>>,
     bytes_received: Cell<u64>,
@@ -136,7 +137,7 @@ pub(crate) struct Flow {
     /// True if the session ends when its last answer is there, or is late.
     leaves: Cell<bool>,
     /// Entry in the list of the process's sessions, as long as the session is there.
-    _listed: Option<ListedSession>,
+    listed: Option<ListedSession>,
 }
 
 impl Flow {
@@ -234,12 +235,21 @@ impl Flow {
 
     fn add_id(&self, id: ConnectionId) {
         let mut ids = self.ids.borrow_mut();
-        let (Some(member), false) = (self.member_id.get(), ids.contains(&id)) else {
+        let is_known = ids.iter().any(|(known, _)| *known == id);
+        let (Some(member), false) = (self.member_id.get(), is_known) else {
             return;
         };
+        if ids.len() >= MAX_IDS {
+            return;
+        }
+        let listed = self.listed.as_ref().zip(self.member_address.get());
+        if listed.is_some_and(|(session, address)| session.has_other_owner(&id, address)) {
+            return;
+        }
         let table = &self.session.service.shared.connection_ids;
-        if ids.len() < MAX_IDS && table.add_session(id, member) {
-            ids.push(id);
+        if table.add_session(id, member) {
+            let listed = listed.map(|(session, address)| session.list_id(id, address));
+            ids.push((id, listed));
         }
     }
 
@@ -248,7 +258,7 @@ impl Flow {
         self.ids
             .take()
             .into_iter()
-            .for_each(|id| table.remove_session(id));
+            .for_each(|(id, _)| table.remove_session(id));
     }
 
     /// Ends the session when its last answer is there, or is late.
@@ -374,7 +384,7 @@ pub(crate) fn begin_session(
     }
     let known = match options.session {
         UdpSession::Quic => Header::read(bytes)
-            .and_then(|header| session.service.shared.connection_ids.find_member(&header)),
+            .and_then(|header| find_by_id(&session, listener, &key, target, &header)),
         UdpSession::Client | UdpSession::Datagram => None,
     };
     let mut attempts = Attempts {
@@ -402,6 +412,7 @@ pub(crate) fn begin_session(
                 socket: RefCell::new(Rc::new(socket)),
                 member: RefCell::default(),
                 member_id: Cell::new(Some(bound.member)),
+                member_address: Cell::new(bound.address.socket()),
                 ids: RefCell::default(),
                 checked: Cell::new(
                     Header::read(bytes).and_then(|header| header.destination_prefix()),
@@ -413,7 +424,7 @@ pub(crate) fn begin_session(
                 answered: Cell::new(false),
                 waits: Cell::new(true),
                 leaves: Cell::new(false),
-                _listed: list_session(&session, listener, &key, &options),
+                listed: list_session(&session, listener, &key, &options),
                 options,
                 session,
             });
@@ -442,6 +453,31 @@ pub(crate) fn begin_session(
             metrics.udp_dropped_refused.add(1);
         }
     }
+}
+
+/// Finds the member that has chosen the connection id in a client's header: an id that the workers know, or that the kernel
+/// does.
+fn find_by_id(
+    session: &Session,
+    listener: &ListenerState,
+    (_, destination): &FlowKey,
+    target: &Target,
+    header: &Header<'_>,
+) -> Option<(ConnectionId, MemberId)> {
+    let shared = &session.service.shared;
+    if let Some(found) = shared.connection_ids.find_member(header) {
+        return Some(found);
+    }
+    if destination.is_some() {
+        // The kernel has no such address.
+        return None;
+    }
+    let at = simplify(listener.address);
+    let (id, address) = shared.client_sessions.ask_kernel(at, header)?;
+    let group = target.group.current.load();
+    let mut members = group.members().iter();
+    let found = members.find(|one| one.address.socket().map(simplify) == Some(address));
+    found.map(|member| (id, member.id))
 }
 
 /// Lists a session of a client at a single address, which the kernel is to leave to the process.
@@ -555,6 +591,7 @@ fn watch_member(flow: &Flow, target: &Target, bound: &BoundRequest) {
     let slot = slot.map(|member| (Arc::clone(&member.slot), Arc::clone(group.state())));
     flow.member.replace(slot);
     flow.member_id.set(Some(bound.member));
+    flow.member_address.set(bound.address.socket());
     let jitter = session.worker.rng.borrow_mut().f32();
     session.watch.tie_to_member(bound.member, jitter);
     match flow.options.expect_answer || flow.leaves.get() {

@@ -5,10 +5,11 @@ use super::*;
 use crate::forward::layout::{
     ACCEPT, ANSWERED, CLIENT_FIN, CLOSED, CONFIRMED, COPIED, DIRECT, ESTABLISHED, MEMBER_FIN,
 };
+use crate::forward::quic::{MAX_ID, MIN_ID};
 use crate::forward::removals::REMOVALS;
 use crate::forward::requests::AWAITED;
 use crate::forward::table_copy::{LOOSE_CLIENT, LOOSE_MEMBER};
-use crate::forward::udp::{LEAVES, SINGLE, count_units};
+use crate::forward::udp::{LEAVES, QUIC, SINGLE, count_units};
 
 /// Sources with the constants.
 const SOURCES: [&str; 6] = [
@@ -109,6 +110,9 @@ fn s41_constants_are_those_of_the_programs() {
         ("LOOSE_MEMBER", LOOSE_MEMBER),
         ("LEAVES", LEAVES),
         ("SINGLE", SINGLE),
+        ("QUIC", QUIC),
+        ("QUIC_MIN_ID", MIN_ID as u32),
+        ("QUIC_MAX_ID", MAX_ID as u32),
         ("EVENT_ACCEPT", ACCEPT.into()),
         ("END_CLOSED", UdpEnd::Idle as u32),
         ("END_SILENT", UdpEnd::Silent as u32),
