@@ -177,6 +177,10 @@ impl Sessions {
         let changes = self.followed.take_changes();
         for change in changes.ids {
             let (listener, id) = (change.key.listener, change.key.id);
+            if listener.ip().is_unspecified() {
+                // The kernel forwards for single addresses only.
+                continue;
+            }
             // Without room, clients with the id whose address changes get a member by the strategy.
             let shared = forwarder.share_connection_id(listener, id.as_bytes(), change.member);
             errors.take(EntryKind::ConnectionId, shared)?;

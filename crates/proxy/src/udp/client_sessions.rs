@@ -2,14 +2,32 @@
 //!
 //! Forwarding in the kernel follows the list: the kernel leaves datagrams of these clients to the rule's sockets, and leads
 //! clients with these ids to their members. The other way round, a worker asks the kernel for ids that the workers do not know.
+//! The ids go to the process that takes the place of this one.
 //! The list is used when a session begins, learns an id, and ends, and not for each datagram.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
-use evenkeel_wire::quic::{ConnectionId, Header};
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD_NO_PAD;
+use evenkeel_manager::handover::Handover;
+use evenkeel_wire::quic::{ConnectionId, Header, MAX_ID, MIN_ID};
+
+/// Part of a [`Handover`] with the ids.
+const IDS: &str = "quic_ids";
+
+/// The form of the part: listener and member of ids, and the ids in base64.
+const IDS_VERSION: u32 = 1;
+type HandedIds = Vec<(SocketAddr, SocketAddr, Vec<String>)>;
+
+/// Most ids that go to another process.
+const MAX_HANDED: usize = 65_536;
+
+/// Time for which ids of the process before are known. A session of this process has the id from the client's next datagram on.
+const INHERITED: Duration = Duration::from_secs(300);
 
 /// Client of a listening address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -42,6 +60,14 @@ pub struct IdKey {
     pub id: ConnectionId,
     /// Address of the listener.
     pub listener: SocketAddr,
+}
+
+impl IdKey {
+    /// Returns the key of an id.
+    pub(crate) fn new(id: ConnectionId, listener: SocketAddr) -> Self {
+        let listener = simplify(listener);
+        IdKey { id, listener }
+    }
 }
 
 /// Change of the list: the client has a session now, or has none.
@@ -87,6 +113,8 @@ struct Inner {
     sessions: HashMap<SessionKey, u32>,
     /// Member of each id, and number of sessions that have the id.
     ids: HashMap<IdKey, (SocketAddr, u32)>,
+    /// Ids of the process before, each of which counts as a session, until this time.
+    inherited: Option<(Vec<IdKey>, Instant)>,
     /// Changes since the last look, if somebody looks.
     changes: Option<Changes>,
     /// Ids of the kernel, while somebody looks.
@@ -107,6 +135,7 @@ impl ClientSessions {
     /// Lists a session, until the result is dropped.
     pub(crate) fn add_session(&self, key: SessionKey) -> ListedSession {
         let mut inner = self.lock();
+        inner.release_inherited();
         let count = inner.sessions.entry(key).or_default();
         *count = count.saturating_add(1);
         if *count == 1 {
@@ -131,41 +160,79 @@ impl ClientSessions {
         }
     }
 
-    fn add_id(&self, key: IdKey, member: SocketAddr) -> ListedId {
-        let mut inner = self.lock();
-        let (_, count) = inner.ids.entry(key).or_insert((member, 0));
-        *count = count.saturating_add(1);
-        if *count == 1 {
-            inner.note_id(key, Some(member));
-        }
-        drop(inner);
-        ListedId {
-            key,
-            list: self.clone(),
-        }
+    /// Lists an id of a session whose member has this address, until the result is dropped.
+    pub(crate) fn add_id(&self, key: IdKey, member: SocketAddr) -> ListedId {
+        self.lock().add_id(key, simplify(member));
+        let list = self.clone();
+        ListedId { key, list }
     }
 
-    fn remove_id(&self, key: IdKey) {
-        let mut inner = self.lock();
-        let Some((_, count)) = inner.ids.get_mut(&key) else {
-            return;
-        };
-        *count = count.saturating_sub(1);
-        if *count == 0 {
-            inner.ids.remove(&key);
-            inner.note_id(key, None);
-        }
-    }
-
-    /// Asks the kernel for the member of the id in a client's header.
-    pub(crate) fn ask_kernel(
+    /// Returns the connection id in a client's header with the address of the member that has chosen the id: an id of the list,
+    /// or of the kernel.
+    pub(crate) fn find_member(
         &self,
         listener: SocketAddr,
         header: &Header<'_>,
     ) -> Option<(ConnectionId, SocketAddr)> {
+        let listener = simplify(listener);
+        let inner = self.lock();
+        let find = |id: &[u8]| {
+            let id = ConnectionId::new(id)?;
+            let (member, _) = inner.ids.get(&IdKey { id, listener })?;
+            Some((id, *member))
+        };
+        let found = match header {
+            _ if inner.ids.is_empty() => None,
+            Header::Long { destination, .. } => find(destination),
+            // The length of the id is not in the packet.
+            Header::Short { rest } => (MIN_ID..=MAX_ID)
+                .rev()
+                .find_map(|length| find(rest.get(..length)?)),
+        };
+        let kernel_ids = inner.kernel_ids.clone();
         // Not held while the kernel is asked.
-        let ids = self.lock().kernel_ids.clone()?;
-        ids.find_member(listener, header)
+        drop(inner);
+        found.or_else(|| kernel_ids?.find_member(listener, header))
+    }
+
+    /// True if an id belongs to another member than the one with this address.
+    pub(crate) fn has_other_owner(&self, key: &IdKey, member: SocketAddr) -> bool {
+        let header = Header::Long {
+            version: 1,
+            destination: key.id.as_bytes(),
+            source: &[],
+        };
+        let found = self.find_member(key.listener, &header);
+        found.is_some_and(|(_, owner)| owner != simplify(member))
+    }
+
+    /// Tells the ids to the process that takes the place of this one.
+    pub(crate) fn hand_over(&self, to: &mut Handover) {
+        let mut ids: BTreeMap<(SocketAddr, SocketAddr), Vec<String>> = BTreeMap::new();
+        for (key, (member, _)) in self.lock().ids.iter().take(MAX_HANDED) {
+            let id = BASE64_STANDARD_NO_PAD.encode(key.id.as_bytes());
+            ids.entry((key.listener, *member)).or_default().push(id);
+        }
+        let ids = ids.into_iter();
+        let ids: HandedIds = ids.map(|((at, member), ids)| (at, member, ids)).collect();
+        to.give(IDS, IDS_VERSION, &ids);
+    }
+
+    /// Takes over the ids of the process before.
+    pub(crate) fn take_over(&self, from: &Handover) {
+        let handed: Option<HandedIds> = from.take(IDS, IDS_VERSION);
+        let read = |id: String| ConnectionId::new(&BASE64_STANDARD_NO_PAD.decode(id).ok()?);
+        let all = handed.into_iter().flatten().flat_map(|(at, member, ids)| {
+            let ids = ids.into_iter().filter_map(read);
+            ids.map(move |id| (IdKey::new(id, at), simplify(member)))
+        });
+        let mut inner = self.lock();
+        let mut inherited = Vec::new();
+        for (key, member) in all.take(MAX_HANDED) {
+            inner.add_id(key, member);
+            inherited.push(key);
+        }
+        inner.inherited = Some((inherited, Instant::now() + INHERITED));
     }
 
     /// Follows the list from now on: the first changes are the clients that have sessions now, and the ids of these
@@ -191,6 +258,34 @@ impl ClientSessions {
 }
 
 impl Inner {
+    fn add_id(&mut self, key: IdKey, member: SocketAddr) {
+        let (_, count) = self.ids.entry(key).or_insert((member, 0));
+        *count = count.saturating_add(1);
+        if *count == 1 {
+            self.note_id(key, Some(member));
+        }
+    }
+
+    fn remove_id(&mut self, key: IdKey) {
+        let Some((_, count)) = self.ids.get_mut(&key) else {
+            return;
+        };
+        *count = count.saturating_sub(1);
+        if *count == 0 {
+            self.ids.remove(&key);
+            self.note_id(key, None);
+        }
+    }
+
+    /// Forgets the ids of the process before when their time is over.
+    fn release_inherited(&mut self) {
+        let is_over = |(_, until): &mut (_, Instant)| *until <= Instant::now();
+        let over = self.inherited.take_if(is_over);
+        for key in over.into_iter().flat_map(|(keys, _)| keys) {
+            self.remove_id(key);
+        }
+    }
+
     fn note_change(&mut self, key: SessionKey, has_session: bool) {
         if let Some(changes) = &mut self.changes {
             changes.sessions.push(SessionChange { key, has_session });
@@ -211,25 +306,6 @@ pub(crate) struct ListedSession {
     list: ClientSessions,
 }
 
-impl ListedSession {
-    /// True if the kernel has learnt the id from another member than this one.
-    pub(crate) fn has_other_owner(&self, id: &ConnectionId, member: SocketAddr) -> bool {
-        let header = Header::Long {
-            version: 1,
-            destination: id.as_bytes(),
-            source: &[],
-        };
-        let found = self.list.ask_kernel(self.key.listener, &header);
-        found.is_some_and(|(_, owner)| owner != simplify(member))
-    }
-
-    /// Lists a connection id of the session, whose member has this address, until the result is dropped.
-    pub(crate) fn list_id(&self, id: ConnectionId, member: SocketAddr) -> ListedId {
-        let listener = self.key.listener;
-        self.list.add_id(IdKey { id, listener }, simplify(member))
-    }
-}
-
 impl Drop for ListedSession {
     fn drop(&mut self) {
         self.list.remove_session(self.key);
@@ -245,7 +321,7 @@ pub(crate) struct ListedId {
 
 impl Drop for ListedId {
     fn drop(&mut self) {
-        self.list.remove_id(self.key);
+        self.list.lock().remove_id(self.key);
     }
 }
 
@@ -259,6 +335,7 @@ impl FollowedSessions {
     /// Takes the changes since the last call.
     pub fn take_changes(&self) -> Changes {
         let mut inner = self.list.lock();
+        inner.release_inherited();
         inner
             .changes
             .as_mut()
@@ -342,41 +419,84 @@ mod tests {
         let list = ClientSessions::default();
         let OneId(of_id, member) = one_id();
         let change = |member| IdChange { key: of_id, member };
-        let [first, second] = [1, 2].map(|port| list.add_session(key(port)));
-        let early = first.list_id(of_id.id, member);
+        let early = list.add_id(of_id, member);
         let followed = list.follow(Arc::new(one_id()));
         let take = || followed.take_changes().ids;
         assert_eq!(take(), [change(Some(member))]);
         let mapped = SocketAddr::new("::ffff:192.0.2.3".parse().unwrap(), 443);
-        let late = second.list_id(of_id.id, mapped);
+        let late = list.add_id(of_id, mapped);
         drop(early);
         assert_eq!(take(), []);
         drop(late);
         assert_eq!(take(), [change(None)]);
-        let again = second.list_id(of_id.id, mapped);
+        let again = list.add_id(of_id, mapped);
         assert_eq!(take(), [change(Some(member))]);
         drop((again, followed));
         assert_eq!(list.lock().ids.len(), 0);
     }
 
+    /// Datagram with an id of eight times this byte, behind which is something else.
+    fn datagram(byte: u8) -> [u8; 10] {
+        let mut datagram = [byte; 10];
+        (datagram[0], datagram[9]) = (0x40, 0);
+        datagram
+    }
+
+    fn find(list: &ClientSessions, listener: SocketAddr, byte: u8) -> Option<SocketAddr> {
+        let datagram = datagram(byte);
+        let header = Header::read(&datagram).unwrap();
+        let found = list.find_member(listener, &header)?;
+        assert_eq!(found.0, ConnectionId::new(&[byte; 8]).unwrap());
+        Some(found.1)
+    }
+
     #[test]
-    fn the_kernel_is_asked_for_ids_while_somebody_looks() {
+    fn members_are_found_by_ids_of_the_list_and_of_the_kernel_while_somebody_looks() {
         let list = ClientSessions::default();
         let OneId(of_id, member) = one_id();
-        let datagram = [0x40, 7, 7, 7, 7, 7, 7, 7, 7, 9];
-        let header = Header::read(&datagram).unwrap();
-        assert_eq!(list.ask_kernel(of_id.listener, &header), None);
+        let at = of_id.listener;
+        assert_eq!(find(&list, at, 7), None);
         let followed = list.follow(Arc::new(one_id()));
-        let found = list.ask_kernel(of_id.listener, &header);
-        assert_eq!(found, Some((of_id.id, member)));
-        assert_eq!(list.ask_kernel(member, &header), None);
-        // Nobody takes an id of the kernel.
-        let session = list.add_session(key(1));
-        let other = ConnectionId::new(&[8; 8]).unwrap();
-        assert!(!session.has_other_owner(&of_id.id, member));
-        assert!(session.has_other_owner(&of_id.id, key(1).client));
-        assert!(!session.has_other_owner(&other, key(1).client));
+        assert_eq!(find(&list, at, 7), Some(member));
+        assert_eq!(find(&list, member, 7), None, "another listener");
+        // Nobody takes an id of the kernel, or of another member's session.
+        let other = IdKey::new(ConnectionId::new(&[8; 8]).unwrap(), at);
+        let third = "192.0.2.4:443".parse().unwrap();
+        let _listed = list.add_id(other, third);
+        assert_eq!(find(&list, at, 8), Some(third));
+        for (key, owner, stranger) in [(of_id, member, third), (other, third, member)] {
+            assert!(!list.has_other_owner(&key, owner));
+            assert!(list.has_other_owner(&key, stranger));
+        }
         drop(followed);
-        assert_eq!(list.ask_kernel(of_id.listener, &header), None);
+        assert_eq!(
+            (find(&list, at, 7), find(&list, at, 8)),
+            (None, Some(third))
+        );
+    }
+
+    #[test]
+    fn ids_go_to_the_next_process_for_a_while() {
+        let (old, new) = (ClientSessions::default(), ClientSessions::default());
+        let OneId(of_id, member) = one_id();
+        let at = of_id.listener;
+        let any: SocketAddr = "[::]:443".parse().unwrap();
+        let other = IdKey::new(ConnectionId::new(&[8; 8]).unwrap(), any);
+        let _listed = (old.add_id(of_id, member), old.add_id(other, member));
+        let mut told = Handover::default();
+        old.hand_over(&mut told);
+        new.take_over(&Handover::read(told.into_document()));
+        let find_both = || (find(&new, at, 7), find(&new, any, 8));
+        assert_eq!(find_both(), (Some(member), Some(member)));
+        let followed = new.follow(Arc::new(one_id()));
+        assert_eq!(followed.take_changes().ids.len(), 2);
+        // A session has one of the ids when their time is over.
+        let _again = new.add_id(other, member);
+        new.lock().inherited.as_mut().unwrap().1 = Instant::now();
+        let key = of_id;
+        let gone = IdChange { key, member: None };
+        assert_eq!(followed.take_changes().ids, [gone]);
+        drop(followed);
+        assert_eq!(find_both(), (None, Some(member)));
     }
 }

@@ -18,7 +18,7 @@ use evenkeel_manager::config::{UdpOptions, UdpSession};
 use evenkeel_manager::snapshot::{RuleSnapshot, Target};
 use evenkeel_wire::quic::{ConnectionId, Header, MIN_ID};
 
-use super::client_sessions::{ListedId, ListedSession, SessionKey, simplify};
+use super::client_sessions::{IdKey, ListedId, ListedSession, SessionKey, simplify};
 use super::connection_ids::MAX_IDS;
 use super::reach::{Attempts, reach_member, watch_socket};
 use super::segments::{BATCH, Destination, Segments, Way, send_all};
@@ -121,7 +121,7 @@ pub(crate) struct Flow {
     member_id: Cell<Option<MemberId>>,
     member_address: Cell<Option<SocketAddr>>,
     /// Connection ids of QUIC that the session has in the table, with their entries in the list of the process's sessions.
-    ids: RefCell<Vec<(ConnectionId, Option<ListedId>)>>,
+    ids: RefCell<Vec<(ConnectionId, ListedId)>>,
     /// First bytes of the last connection id that the table was asked about.
     checked: Cell<Option<[u8; MIN_ID]>>,
     bytes_received: Cell<u64>,
@@ -137,7 +137,7 @@ pub(crate) struct Flow {
     /// True if the session ends when its last answer is there, or is late.
     leaves: Cell<bool>,
     /// Entry in the list of the process's sessions, as long as the session is there.
-    listed: Option<ListedSession>,
+    _listed: Option<ListedSession>,
 }
 
 impl Flow {
@@ -218,7 +218,7 @@ impl Flow {
     }
 
     /// Enters connection ids that the member has chosen into the table.
-    fn learn_ids(&self, answers: &Batch) {
+    fn learn_ids(&self, listener: &ListenerState, answers: &Batch) {
         for datagram in answers.segments().flat_map(Segments::iter) {
             // A packet of Version Negotiation repeats an id of the client.
             if let Some(Header::Long {
@@ -228,28 +228,24 @@ impl Flow {
             }) = Header::read(datagram)
                 && let Some(id) = ConnectionId::new(source)
             {
-                self.add_id(id);
+                self.add_id(listener, id);
             }
         }
     }
 
-    fn add_id(&self, id: ConnectionId) {
+    fn add_id(&self, listener: &ListenerState, id: ConnectionId) {
         let mut ids = self.ids.borrow_mut();
-        let is_known = ids.iter().any(|(known, _)| *known == id);
-        let (Some(member), false) = (self.member_id.get(), is_known) else {
+        let has_room = ids.len() < MAX_IDS && ids.iter().all(|(known, _)| *known != id);
+        let member = self.member_id.get().zip(self.member_address.get());
+        let Some((member, address)) = member.filter(|_| has_room) else {
             return;
         };
-        if ids.len() >= MAX_IDS {
-            return;
-        }
-        let listed = self.listed.as_ref().zip(self.member_address.get());
-        if listed.is_some_and(|(session, address)| session.has_other_owner(&id, address)) {
-            return;
-        }
-        let table = &self.session.service.shared.connection_ids;
-        if table.add_session(id, member) {
-            let listed = listed.map(|(session, address)| session.list_id(id, address));
-            ids.push((id, listed));
+        let shared = &self.session.service.shared;
+        let listener = listener.address;
+        let key = IdKey::new(id, listener);
+        let is_free = !shared.client_sessions.has_other_owner(&key, address);
+        if is_free && shared.connection_ids.add_session(id, member) {
+            ids.push((id, shared.client_sessions.add_id(key, address)));
         }
     }
 
@@ -321,7 +317,7 @@ impl Flow {
                 Poll::Ready(Ok(())) => {}
             }
             if self.options.session == UdpSession::Quic {
-                self.learn_ids(&answers);
+                self.learn_ids(listener, &answers);
             }
             self.send_answers(listener, &answers);
             if !self.answered.replace(true) {
@@ -383,8 +379,9 @@ pub(crate) fn begin_session(
         return metrics.udp_dropped_refused.add(1);
     }
     let known = match options.session {
-        UdpSession::Quic => Header::read(bytes)
-            .and_then(|header| find_by_id(&session, listener, &key, target, &header)),
+        UdpSession::Quic => {
+            Header::read(bytes).and_then(|header| find_by_id(&session, listener, target, &header))
+        }
         UdpSession::Client | UdpSession::Datagram => None,
     };
     let mut attempts = Attempts {
@@ -424,7 +421,7 @@ pub(crate) fn begin_session(
                 answered: Cell::new(false),
                 waits: Cell::new(true),
                 leaves: Cell::new(false),
-                listed: list_session(&session, listener, &key, &options),
+                _listed: list_session(&session, listener, &key, &options),
                 options,
                 session,
             });
@@ -432,7 +429,7 @@ pub(crate) fn begin_session(
             if let Some((id, member)) = known
                 && member == bound.member
             {
-                flow.add_id(id);
+                flow.add_id(listener, id);
             }
             if is_message {
                 let now = flow.session.worker.now();
@@ -455,29 +452,24 @@ pub(crate) fn begin_session(
     }
 }
 
-/// Finds the member that has chosen the connection id in a client's header: an id that the workers know, or that the kernel
-/// does.
+/// Finds the member that has chosen the connection id in a client's header: an id of the rule's sessions, of the process before,
+/// or of the kernel.
 fn find_by_id(
     session: &Session,
     listener: &ListenerState,
-    (_, destination): &FlowKey,
     target: &Target,
     header: &Header<'_>,
 ) -> Option<(ConnectionId, MemberId)> {
     let shared = &session.service.shared;
-    if let Some(found) = shared.connection_ids.find_member(header) {
-        return Some(found);
-    }
-    if destination.is_some() {
-        // The kernel has no such address.
-        return None;
-    }
-    let at = simplify(listener.address);
-    let (id, address) = shared.client_sessions.ask_kernel(at, header)?;
-    let group = target.group.current.load();
-    let mut members = group.members().iter();
-    let found = members.find(|one| one.address.socket().map(simplify) == Some(address));
-    found.map(|member| (id, member.id))
+    shared.connection_ids.find_member(header).or_else(|| {
+        let (id, address) = shared
+            .client_sessions
+            .find_member(listener.address, header)?;
+        let group = target.group.current.load();
+        let mut members = group.members().iter();
+        let found = members.find(|one| one.address.socket().map(simplify) == Some(address));
+        found.map(|member| (id, member.id))
+    })
 }
 
 /// Lists a session of a client at a single address, which the kernel is to leave to the process.
