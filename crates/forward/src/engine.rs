@@ -51,6 +51,13 @@ const CONNECTIONS_PER_SWEEP: usize = 262_144;
 /// Time without a packet after which a connection of a rule that is gone is removed.
 pub(crate) const IDLE: Duration = Duration::from_secs(600);
 
+/// Group that the kernel has the terms of.
+#[derive(Clone, Debug)]
+pub(crate) struct WrittenGroup {
+    pub(crate) number: u32,
+    pub(crate) members: Arc<[MemberTerms]>,
+}
+
 /// The program in the kernel with the balancer's part.
 #[derive(Debug)]
 pub(crate) struct Engine {
@@ -71,7 +78,7 @@ pub(crate) struct Engine {
     pub(crate) lacks_listeners: bool,
     pub(crate) tickets: Tickets,
     pub(crate) swept: Option<Instant>,
-    interfaces: Interfaces,
+    pub(crate) interfaces: Interfaces,
     xdp: XdpInterfaces,
     pub(crate) connections: usize,
     pub(crate) sessions: Sessions,
@@ -196,6 +203,8 @@ impl Engine {
         let is_due = self.swept.is_none_or(|swept| now.since(swept) >= pause);
         if is_due {
             self.nat.choose_ports(rules);
+            // Members behind other interfaces are left to the proxy.
+            self.attach_program()?;
         }
         self.obstacles.begin_round(is_due);
         self.rows.begin_round(rules);
@@ -210,7 +219,6 @@ impl Engine {
             self.log_event(&event);
         }
         if is_due {
-            self.attach_program()?;
             self.sweep(rules, now)?;
             self.end_other_layouts(rules)?;
             self.swept = Some(now);
@@ -242,14 +250,14 @@ impl Engine {
         Ok(())
     }
 
-    /// Writes the terms of a group, and returns its number. Returns the reason why the proxy serves the group's rules if
+    /// Writes the terms of a group, and returns them with its number. Returns the reason why the proxy serves the group's rules if
     /// there is no number for it, or the kernel refuses.
     pub(crate) fn write_group(
         &mut self,
         rule: &PlannedRule,
         group: &Arc<Group>,
         now: Instant,
-    ) -> Result<Result<u32, String>, BpfError> {
+    ) -> Result<Result<WrittenGroup, String>, BpfError> {
         let name = group.name();
         let number = match self.groups.get(name) {
             Some((number, _)) => *number,
@@ -297,7 +305,8 @@ impl Engine {
         let written = self.write_group_terms((name, number), &terms, &members, now);
         if self.errors.take(EntryKind::Group, written)?.is_some() {
             self.groups.insert(Arc::clone(name), (number, terms));
-            return Ok(Ok(number));
+            let members = members.into();
+            return Ok(Ok(WrittenGroup { number, members }));
         }
         // The group keeps the number, and is written again in the next round: no group has these terms.
         let none = GroupTerms::default();

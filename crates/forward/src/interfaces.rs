@@ -29,6 +29,11 @@ impl Interfaces {
         self.0.clone_from(states);
     }
 
+    /// Returns true if an interface has the program.
+    pub(crate) fn contains(&self, interface: u32) -> bool {
+        self.0.contains_key(&interface)
+    }
+
     /// Returns the number of interfaces with the program.
     pub(crate) fn count(&self) -> usize {
         self.0.len()
@@ -50,7 +55,7 @@ impl Interfaces {
 }
 
 /// Returns the name of an interface, or the number of one that is gone.
-fn name_interface(interface: u32) -> String {
+pub(crate) fn name_interface(interface: u32) -> String {
     find_interface_name(interface).unwrap_or_else(|| interface.to_string())
 }
 

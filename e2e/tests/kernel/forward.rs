@@ -6,6 +6,7 @@ mod copies;
 mod datagrams;
 mod direct;
 mod errors;
+mod interfaces;
 mod iperf;
 mod nat;
 mod quic;
