@@ -48,7 +48,8 @@ impl Obstacles {
             ReturnPath::Nat => nat.obstacle.clone(),
             ReturnPath::Direct | ReturnPath::Tunnel => self.find_direct_obstacle(rule, group),
         };
-        let reason = reason.or_else(|| self.find_return_obstacle(rule, (group, members), interfaces));
+        let reason =
+            reason.or_else(|| self.find_return_obstacle(rule, (group, members), interfaces));
         let Some(reason) = reason else {
             return true;
         };

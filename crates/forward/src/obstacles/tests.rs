@@ -90,7 +90,10 @@ fn s41_the_proxy_serves_members_whose_answers_would_pass_the_program() {
     for return_path in [ReturnPath::Route, ReturnPath::Nat] {
         let mut scene = Scene::new(return_path, None);
         let reason = scene.find_reason().unwrap();
-        assert!(reason.contains("m2") && reason.contains("90001"), "{reason}");
+        assert!(
+            reason.contains("m2") && reason.contains("90001"),
+            "{reason}"
+        );
         // The route changes, or the interface gets the program.
         scene.lead(2, Some(WITH));
         assert_eq!(scene.find_reason(), None);
@@ -100,8 +103,14 @@ fn s41_the_proxy_serves_members_whose_answers_would_pass_the_program() {
         scene.interfaces.set_states(&states);
         assert_eq!(scene.find_reason(), None);
         // The interface of the other member is gone.
-        scene.interfaces.set_states(&BTreeMap::from([(WITHOUT, None)]));
-        assert!(scene.find_reason().is_some_and(|reason| reason.contains("m1")));
+        scene
+            .interfaces
+            .set_states(&BTreeMap::from([(WITHOUT, None)]));
+        assert!(
+            scene
+                .find_reason()
+                .is_some_and(|reason| reason.contains("m1"))
+        );
     }
 }
 

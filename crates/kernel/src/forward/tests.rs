@@ -18,6 +18,7 @@ mod direct;
 mod errors;
 mod events;
 mod families;
+mod hostile;
 mod listeners;
 mod nat;
 mod packets;

@@ -49,13 +49,20 @@ fn carry(mut from: File, mut to: File) {
 
 /// Address of the balancer at its end of the cable.
 fn near_address(family: Family) -> std::net::IpAddr {
-    let text = if family == Family::V4 { "10.79.0.1" } else { "fd79::1" };
+    let text = if family == Family::V4 {
+        "10.79.0.1"
+    } else {
+        "fd79::1"
+    };
     text.parse().unwrap()
 }
 
 /// Lays the cable between the balancer and the members.
 fn lay_cable(machines: &Machines) {
-    let ends = [(&machines.pair.front, NEAR, 1), (&machines.pair.back, FAR, 2)];
+    let ends = [
+        (&machines.pair.front, NEAR, 1),
+        (&machines.pair.back, FAR, 2),
+    ];
     let [near, far] = ends.map(|(namespace, interface, last)| {
         let file = open_tun(namespace, interface);
         let path = namespace.path();
