@@ -10,7 +10,7 @@ use evenkeel_core::member::{Member, MemberId, Slot, Weight};
 use evenkeel_core::strategy::{self, Values};
 
 /// Returns a member with a number and an address, alone at its location.
-pub(crate) fn member(number: u32, address: SocketAddr) -> Member {
+pub(crate) fn member(number: u64, address: SocketAddr) -> Member {
     let name: Arc<str> = format!("m{number}").into();
     Member {
         id: MemberId(number),

@@ -8,6 +8,7 @@ mod direct;
 mod errors;
 mod interfaces;
 mod iperf;
+mod members;
 mod nat;
 mod quic;
 mod rows;
