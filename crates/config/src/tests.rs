@@ -3199,6 +3199,42 @@ fn s41_addresses_of_several_balancers_need_tunnels() {
 }
 
 #[test]
+fn s41_members_see_the_same_address_of_clients_from_kernel_and_proxy() {
+    let check = |way: &str, source: &str| {
+        let text = format!(
+            "[rule.db]\nlisten = \"192.0.2.1:80\"\nprotocol = \"tcp\"\nforward = \"kernel\"\nreturn_path = \"{way}\"\n\
+             members = [\"192.0.2.9:80\"]\nsource = \"{source}\"\n"
+        );
+        parse("test.toml", &text).map_or_else(|errors| errors.to_string(), |_| String::new())
+    };
+    for way in ["route", "nat", "direct", "tunnel"] {
+        assert_eq!(check(way, "balancer"), "", "{way}");
+        let errors = check(way, "client");
+        assert_eq!(errors.is_empty(), way == "route", "{way}: {errors}");
+        assert!(
+            way == "route" || errors.contains("return_path = \"route\""),
+            "{errors}"
+        );
+    }
+}
+
+#[test]
+fn s41_alerts_that_move_no_connection_of_the_kernel_are_told() {
+    let warnings = |forward: &str| {
+        let text = format!(
+            "[rule.db]\nlisten = \"192.0.2.1:80\"\nprotocol = \"tcp\"\nforward = \"{forward}\"\n\
+             members = [\"192.0.2.9:80\"]\ngranularity = \"per_session\"\nalert = {{ close_idle = \"2s\" }}\n"
+        );
+        let config = parse("test.toml", &text).unwrap();
+        let told = config.warnings.iter();
+        told.filter(|warning| warning.message.contains("close_idle"))
+            .count()
+    };
+    assert_eq!(warnings("proxy"), 0);
+    assert_eq!(warnings("kernel"), 1);
+}
+
+#[test]
 fn s41_a_rule_of_the_kernel_cannot_have_what_needs_the_proxy() {
     let check = |rule: &str, more: &str| {
         let text = format!(

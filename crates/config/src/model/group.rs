@@ -113,7 +113,8 @@ section! {
         send_proxy: Option<SendProxy> = None; r#""v2""#,
         /// Source address of the connections of rules to members: the `balancer`'s or the `client`'s. For
         /// `client` you need `CAP_NET_RAW` or `CAP_NET_ADMIN`, and routes: see [the client's
-        /// address](proxy-protocol.md#the-clients-address-itself).
+        /// address](proxy-protocol.md#the-clients-address-itself). A rule with `forward = "kernel"` then needs
+        /// `return_path = "route"`.
         source: Source = Source::Balancer; r#""client""#,
         /// Rules with `protocol = "http"`: binding of clients to a member by a
         /// [cookie](routing.md#sticky-clients) of the balancer's. The binding outlasts connections, restarts
