@@ -13,6 +13,7 @@ mod nat;
 mod quic;
 mod rows;
 mod servers;
+mod stops;
 mod udp;
 mod xdp;
 
