@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used)] // Helpers of tests fail by panicking.
 
+mod checksums;
 mod copies;
 mod datagrams;
 mod direct;
