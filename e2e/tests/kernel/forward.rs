@@ -15,7 +15,7 @@ mod quic;
 mod rows;
 mod servers;
 mod stops;
-mod udp;
+pub(super) mod udp;
 mod xdp;
 
 use std::fs;
@@ -250,7 +250,7 @@ impl Machines {
     }
 
     /// Waits until no connection is in flight.
-    fn wait_for_ends(&self, balancer: &Balancer) {
+    pub(super) fn wait_for_ends(&self, balancer: &Balancer) {
         wait_until("all connections are over", || {
             let members = self.forwarded(balancer)["members"].clone();
             let members = members.as_array().unwrap().clone();
@@ -259,7 +259,7 @@ impl Machines {
     }
 
     /// A count of the member at `last`.
-    fn count(&self, balancer: &Balancer, last: u8, name: &str) -> u64 {
+    pub(super) fn count(&self, balancer: &Balancer, last: u8, name: &str) -> u64 {
         count(&self.forwarded(balancer), self.family.member(last), name)
     }
 }

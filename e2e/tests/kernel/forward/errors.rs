@@ -5,9 +5,12 @@ use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use evenkeel_e2e::balancer::evenkeel_binary;
+use evenkeel_e2e::process::are_installed;
 use evenkeel_e2e::wait_until;
 
-use super::{Family, Machines, echo};
+use super::udp::ask;
+use super::{BOTH, Family, Machines, echo};
 
 /// Folder of another version's maps that the balancer cannot remove; gone when dropped.
 struct StuckLayout(PathBuf);
@@ -89,4 +92,47 @@ fn s41_an_error_for_one_entry_is_told_and_forwarding_goes_on() {
     wait_until("the other version is removed", || !stuck.0.exists());
     echo(&mut old, 5000);
     assert_eq!(machines.state(&balancer), "kernel");
+}
+
+#[test]
+fn s41_without_the_right_to_load_programs_the_proxy_serves() {
+    if !are_installed(&["setpriv"]) {
+        return;
+    }
+    for family in BOTH {
+        let Some(machines) = Machines::new(family) else {
+            return;
+        };
+        machines.start_member(2, Duration::ZERO);
+        machines.start_udp_member(2);
+        let start = |config: &str| {
+            let mut command = machines.pair.front.command("setpriv");
+            command.args(["--bounding-set=-all", "--"]);
+            command.arg(evenkeel_binary());
+            machines.start_balancer_by(command, config)
+        };
+        let check_state = |balancer: &_| {
+            let state = machines.state(balancer);
+            assert!(
+                state.starts_with("proxy (") && state.contains("CAP_BPF"),
+                "{state}"
+            );
+            assert_eq!(machines.forwarded(balancer)["active"], false);
+        };
+        let config = machines.write_config("kernel", &[2], "");
+        let Some(balancer) = start(&config) else {
+            return;
+        };
+        check_state(&balancer);
+        for _ in 0..3 {
+            let (mut stream, seen) = machines.connect().unwrap();
+            assert_eq!(seen, family.balancer());
+            echo(&mut stream, 50_000);
+        }
+        drop(balancer);
+        let balancer = start(&machines.write_udp_config("kernel", &[2], "")).unwrap();
+        check_state(&balancer);
+        let answer = ask(&machines.open_client(), 1000).unwrap();
+        assert_eq!(answer.seen.ip(), family.balancer());
+    }
 }
