@@ -10,6 +10,7 @@ mod errors;
 mod interfaces;
 mod iperf;
 mod members;
+mod metrics;
 mod nat;
 mod quic;
 mod rows;
