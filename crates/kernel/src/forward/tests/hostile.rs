@@ -8,9 +8,8 @@ use super::nat::{read_timestamps, write_options};
 use super::packets::*;
 use super::*;
 
-/// Answers of the program: drops the packet, or sends it on.
+/// Answer of the program that drops a packet.
 const SHOT: u32 = 2;
-const REDIRECT: u32 = 7;
 
 /// Way of a listener's connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
