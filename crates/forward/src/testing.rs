@@ -1,5 +1,7 @@
 //! Groups for tests.
 
+#![allow(clippy::expect_used)] // A test helper fails by panicking.
+
 use std::net::SocketAddr;
 use std::sync::Arc;
 
