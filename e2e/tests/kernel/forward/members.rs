@@ -47,6 +47,13 @@ fn check_who_finds_members_full_waits_for_the_end_of_a_connection(family: Family
             let read = || balancer.read_metric("evenkeel_group_queue{group=\"db\"}");
             machines.pair.front.run_inside(read)
         };
+        // The proxy learns of connections of the kernel 20 times a second.
+        wait_until("the proxy knows of the connection", || {
+            let member = family.member(2);
+            let series = format!("evenkeel_member_in_flight{{group=\"db\",member=\"{member}\"}}");
+            let front = &machines.pair.front;
+            front.run_inside(|| balancer.read_metric(&series)) == Some(1.0)
+        });
         let before = full();
         thread::scope(|scope| {
             let (served, serves) = mpsc::channel();
