@@ -59,7 +59,6 @@ mod guest {
     use std::thread::{self, JoinHandle};
     use std::time::{Duration, Instant};
 
-    use evenkeel_e2e::balancer::Balancer;
     use evenkeel_e2e::process::{self, Signal};
     use evenkeel_e2e::{vm, wait_until};
     use evenkeel_kernel::host::Host;
@@ -73,9 +72,6 @@ mod guest {
     };
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
     use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
-
-    use crate::forward::udp::ask;
-    use crate::forward::{BOTH, Machines, echo};
 
     /// Of the machine's Soft-RoCE device: see `vm/init`.
     const ADDRESS: [&str; 2] = ["10.77.0.1", "fd77::1"];
@@ -801,48 +797,5 @@ mod guest {
             socket.recv(&mut [0; 2048]).is_err(),
             "nobody answers any more"
         );
-    }
-
-    #[test]
-    #[ignore = "runs in the emulated machine"]
-    fn connections_and_datagrams_are_forwarded_on_this_kernel() {
-        if !built() {
-            return;
-        }
-        for family in BOTH {
-            for return_path in ["route", "nat"] {
-                let machines = Machines::new(family).expect("network namespaces");
-                machines.start_member(2, Duration::ZERO);
-                machines.start_udp_member(2);
-                let seen = match return_path {
-                    "nat" => family.balancer(),
-                    _ => family.client(),
-                };
-                let path = format!("return_path = \"{return_path}\"");
-                let check_state = |balancer: &Balancer| {
-                    let state = machines.state(balancer);
-                    say(&format!("{family:?}, {return_path}: {state}"));
-                    assert_eq!(state, "kernel");
-                };
-                let balancer = machines.start_balancer(&[2], &path).unwrap();
-                check_state(&balancer);
-                for length in [1, 5000, 200_000] {
-                    let (mut stream, by) = machines.connect().unwrap();
-                    assert_eq!(by, seen);
-                    echo(&mut stream, length);
-                }
-                wait_until("the kernel has the connections", || {
-                    machines.count(&balancer, 2, "picks") == 3
-                });
-                machines.wait_for_ends(&balancer);
-                drop(balancer);
-                let balancer = machines.start_udp_balancer("kernel", &[2], &path).unwrap();
-                check_state(&balancer);
-                let socket = machines.open_client();
-                for length in [1, 1000] {
-                    assert_eq!(ask(&socket, length).unwrap().seen.ip(), seen);
-                }
-            }
-        }
     }
 }

@@ -2,9 +2,6 @@
 
 #![allow(clippy::unwrap_used)] // Helpers of tests fail by panicking.
 
-use std::cmp::Reverse;
-use std::collections::BinaryHeap;
-
 use evenkeel_core::group::{Group, Outcome, Request, Ticket};
 use evenkeel_core::strategy::REGISTRY;
 use evenkeel_core::terms::{self, Form, Seat};
@@ -112,84 +109,5 @@ fn s41_slow_members_cost_more() {
         let (_, costs) = costs(&group, 5200);
         assert!(costs[1] > 4.0 * costs[0], "{strategy}: {costs:?}");
         assert_ne!(choose(&group, 5200, 1), 1, "{strategy}");
-    }
-}
-
-/// Requests of a run, one each millisecond.
-const REQUESTS: u64 = 20_000;
-
-/// Who decides in a run.
-#[derive(Clone, Copy, Debug)]
-enum Decider {
-    Strategy,
-    Terms,
-}
-
-/// Returns the share of the requests that each member gets, and their mean time in milliseconds. A member works on one
-/// request after the other, and takes `times` milliseconds for one.
-fn run(
-    decider: Decider,
-    strategy: &str,
-    weights: &[f64],
-    times: &[u64],
-    seed: u64,
-) -> (Vec<f64>, f64) {
-    let mut rng = fastrand::Rng::with_seed(seed);
-    let group = group_with(strategy, weights);
-    let mut tickets: Vec<Option<Ticket>> = Vec::new();
-    let mut ends = BinaryHeap::new();
-    let mut free_at = vec![0; times.len()];
-    let (mut picks, mut sum) = (vec![0; times.len()], 0);
-    for now in 1..=REQUESTS {
-        while let Some(Reverse((end, number))) = ends.peek().copied()
-            && end <= now
-        {
-            ends.pop();
-            let ticket: Ticket = tickets[number].take().unwrap();
-            ticket.finish(Outcome::Success, at_ms(end));
-        }
-        let index = match decider {
-            Decider::Strategy => {
-                let request = Request::at_time(at_ms(now));
-                group.choose_member(&request, &mut rng).unwrap()
-            }
-            Decider::Terms => choose(&group, now, rng.usize(..times.len())),
-        };
-        picks[index] += 1;
-        free_at[index] = now.max(free_at[index]) + times[index];
-        sum += free_at[index] - now;
-        ends.push(Reverse((free_at[index], tickets.len())));
-        tickets.push(group.bind(index, at_ms(now)));
-    }
-    let all = REQUESTS as f64;
-    let shares = picks.into_iter().map(|picks| f64::from(picks) / all);
-    (shares.collect(), sum as f64 / all)
-}
-
-#[test]
-fn s41_terms_share_requests_as_the_strategy_does() {
-    // Two thirds of what the members can do.
-    let cases: [(&[f64], &[u64]); 4] = [
-        (&[1.0; 6], &[4; 6]),
-        (&[1.0, 2.0, 4.0, 1.0], &[2, 3, 4, 2]),
-        (&[1.0; 5], &[2, 4, 4, 8, 16]),
-        (&[4.0, 1.0, 1.0, 2.0, 1.0], &[3, 3, 3, 12, 6]),
-    ];
-    for strategy in ["least_connection", "least_request", "peak_ewma", "adaptive"] {
-        for (weights, times) in cases {
-            let (own, own_mean) = run(Decider::Strategy, strategy, weights, times, 1);
-            let (terms, terms_mean) = run(Decider::Terms, strategy, weights, times, 1);
-            println!("{strategy} {weights:?} {times:?}: {own:?} {terms:?} {own_mean} {terms_mean}");
-            for (own, terms) in own.iter().zip(&terms) {
-                assert!(
-                    (own - terms).abs() < 0.1,
-                    "{strategy}, {weights:?}, {times:?}"
-                );
-            }
-            assert!(
-                terms_mean < own_mean * 1.3,
-                "{strategy}, {weights:?}, {times:?}"
-            );
-        }
     }
 }
