@@ -38,16 +38,22 @@ pub enum PromptPart {
     Compressed,
     /// Nothing: the body is not JSON, or has no prompt.
     NoPrompt,
+    /// Nothing: engines may see another prompt, as a key occurs twice or is written with escapes.
+    Ambiguous,
+    /// Nothing: the body is not understood in or behind the prompt, and engines may see another one.
+    Broken,
 }
 
 impl PromptPart {
     /// All parts.
-    pub const ALL: [PromptPart; 5] = [
+    pub const ALL: [PromptPart; 7] = [
         PromptPart::Whole,
         PromptPart::Beginning,
         PromptPart::Unread,
         PromptPart::Compressed,
         PromptPart::NoPrompt,
+        PromptPart::Ambiguous,
+        PromptPart::Broken,
     ];
 
     /// Name in metrics.
@@ -58,6 +64,8 @@ impl PromptPart {
             PromptPart::Unread => "unread",
             PromptPart::Compressed => "compressed",
             PromptPart::NoPrompt => "no_prompt",
+            PromptPart::Ambiguous => "ambiguous",
+            PromptPart::Broken => "broken",
         }
     }
 }

@@ -105,6 +105,7 @@ pub struct SentRequest {
     queue: QueueEntry,
     prediction: Prediction,
     model: u64,
+    /// Bytes of the prompt; 0 if they are a guess.
     prompt_bytes: u64,
     prompt_tokens: f32,
 }
@@ -371,7 +372,7 @@ impl EngineGroup {
                 ..prediction
             },
             model: plan.facts.model,
-            prompt_bytes: plan.facts.chain.prompt_bytes(),
+            prompt_bytes: plan.facts.chain.measured_bytes(),
             prompt_tokens: plan.work.prompt_tokens,
         })
     }

@@ -232,6 +232,18 @@ fn whatever_the_engine_would_take_passes() {
             assert!(wire.read_response().text().contains("small"));
         }
     }
+    // None of them is a prompt that is known as a whole.
+    for (part, requests) in [
+        ("whole", 0.0),
+        ("unread", 2.0),
+        ("no_prompt", 8.0),
+        ("ambiguous", 2.0),
+        ("broken", 2.0),
+        ("beginning", 2.0),
+    ] {
+        let series = format!("evenkeel_inference_prompts_total{{group=\"web\",read=\"{part}\"}}");
+        assert_eq!(balancer.read_metric(&series), Some(requests), "{part}");
+    }
     let mut wire = balancer.connect();
     wire.send("POST / HTTP/1.1\r\nHost: a\r\nContent-Encoding: gzip\r\nContent-Length: 5\r\n\r\n\x1f\x0babc");
     assert_eq!(wire.read_response().text(), "5 bytes");

@@ -15,4 +15,5 @@ mod pages;
 mod routing;
 mod shares;
 mod sticky;
+mod token_limits;
 mod zones;

@@ -286,6 +286,7 @@ impl Request {
             && is_for_engines
         {
             let limit_key = tokens.as_deref().and_then(TokenHold::client_key);
+            prompt.is_measured = true;
             prompt.owner = limit_key.unwrap_or_else(|| prompt::hash_owner(&head.request, client));
         }
         let copies = match given {
