@@ -139,6 +139,12 @@ impl RequestPlan<'_> {
         &self.work
     }
 
+    /// Bytes that the prompt counts as, if they are a guess: more may come.
+    pub fn guessed_bytes(&self) -> Option<u64> {
+        let chain = &self.facts.chain;
+        (chain.measured_bytes() == 0).then(|| chain.prompt_bytes())
+    }
+
     /// True if the answer comes as a stream of events.
     pub fn is_stream(&self) -> bool {
         self.facts.is_stream

@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 
 use evenkeel_e2e::balancer::Balancer;
 use evenkeel_e2e::language_model::LanguageModel;
+use evenkeel_e2e::member::{Member, Seen, ok_response};
 use evenkeel_e2e::wire::{Message, Wire};
 
 /// A balancer with one engine, and a limit of 1,000 tokens for each key.
@@ -74,4 +75,67 @@ fn no_spelling_of_a_request_hides_its_prompt() {
         let answer = ask_as(&mut wire, "honest", r#"{"stream":true,"prompt":"a"}"#, 0);
         assert_eq!(answer.second_word(), "200");
     }
+}
+
+#[test]
+fn a_stream_that_does_not_end_pays_as_it_goes() {
+    const EVENT: &str = "data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\"word\"}}]}\n\n";
+    const EVENTS: usize = 1000;
+    let engine = Member::start(|script, mut wire| {
+        while let Some(request) = script.read_request(&mut wire) {
+            if !request.text().contains("stream") {
+                wire.send(ok_response("short"));
+                continue;
+            }
+            wire.send(
+                "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n",
+            );
+            let chunk = format!("{:x}\r\n{EVENT}\r\n", EVENT.len());
+            wire.send(chunk.repeat(EVENTS - 1));
+            wire.send(format!(
+                "{:x}\r\n{}\r\n",
+                EVENT.len(),
+                EVENT.replace("word", "last")
+            ));
+        }
+    });
+    let balancer = balance(engine.address());
+    let mut stream = balancer.connect();
+    send_as(&mut stream, "a", r#"{"stream":true,"prompt":"b"}"#, 0);
+    assert_eq!(stream.read_head().second_word(), "200");
+    let mut wire = balancer.connect();
+    assert!(stream.try_read_until(b"last").is_some());
+    // The stream goes on, and the key has used its tokens.
+    let refused = ask_as(&mut wire, "a", r#"{"prompt":"b"}"#, 0);
+    assert_eq!(refused.second_word(), "429");
+    let mut wire = balancer.connect();
+    assert_eq!(
+        ask_as(&mut wire, "b", r#"{"prompt":"b"}"#, 0).second_word(),
+        "200"
+    );
+}
+
+#[test]
+fn a_client_that_leaves_an_engine_before_the_answer_has_used_its_tokens() {
+    let engine = Member::start(|script, mut wire| {
+        let request = script.read_request(&mut wire);
+        if request.is_some_and(|request| request.text().contains("short")) {
+            wire.send(ok_response("short"));
+        }
+        // All others wait for an answer.
+        script.read_request(&mut wire);
+    });
+    let balancer = balance(engine.address());
+    let mut wire = balancer.connect();
+    let long = format!(r#"{{"prompt":"{}"}}"#, "x".repeat(6000));
+    send_as(&mut wire, "a", &long, 0);
+    engine.next_request();
+    drop(wire);
+    assert!(matches!(engine.next(), Seen::End(..)));
+    let mut wire = balancer.connect();
+    let refused = ask_as(&mut wire, "a", r#"{"prompt":"short"}"#, 0);
+    assert_eq!(refused.second_word(), "429");
+    let mut wire = balancer.connect();
+    let answer = ask_as(&mut wire, "b", r#"{"prompt":"short"}"#, 0);
+    assert_eq!(answer.second_word(), "200");
 }

@@ -287,7 +287,7 @@ impl Client {
     /// The request is over.
     fn end_request(&mut self, request: &mut Request, mut summary: Summary, after: After) -> After {
         if request.tokens.is_some() {
-            self.give_tokens_back(request);
+            self.settle_unanswered(request, summary.end);
         }
         let received = request.up.body_sent();
         summary.received += received;
