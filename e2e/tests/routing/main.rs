@@ -6,6 +6,7 @@ mod choosers;
 mod cors;
 mod defaults;
 mod forward_auth;
+mod full_engines;
 mod inference;
 mod lists;
 mod model_aliases;
