@@ -207,6 +207,66 @@ fn a_client_that_gives_up_ends_its_request_at_the_engine() {
 }
 
 #[test]
+fn responses_and_embeddings_are_understood() {
+    let engines: [_; 2] = std::array::from_fn(|_| LanguageModel::start());
+    let balancer = balance(&engines.each_ref());
+    let mut wire = balancer.connect();
+    let mut post = |path: &str, body: &Value| {
+        let body = body.to_string();
+        let length = body.len();
+        wire.send(format!(
+            "POST {path} HTTP/1.1\r\nHost: a\r\nContent-Length: {length}\r\n\r\n{body}"
+        ));
+        let answer = wire.read_response();
+        assert_eq!(answer.second_word(), "200", "{}", answer.text());
+        answer
+    };
+    // Conversations stay where their beginnings were read, which are in `instructions` and `input`.
+    const CONVERSATIONS: usize = 6;
+    const TURNS: usize = 4;
+    let mut histories: [Vec<Value>; CONVERSATIONS] = std::array::from_fn(|_| Vec::new());
+    for turn in 0..TURNS {
+        for (number, history) in histories.iter_mut().enumerate() {
+            history.push(message("user", &format!("Question {turn}? ").repeat(40)));
+            let instructions = format!("You are {number}. ").repeat(400);
+            let is_stream = turn % 2 == 0;
+            let body = json!({
+                "model": "small", "instructions": instructions, "input": history, "stream": is_stream,
+                "max_output_tokens": 50,
+            });
+            let answer = post("/v1/responses", &body);
+            assert_eq!(
+                answer.text().matches("response.output_text.delta").count() > 0,
+                is_stream
+            );
+        }
+    }
+    let continued = engines.iter().map(LanguageModel::continued).sum::<u64>() as usize;
+    let most = CONVERSATIONS * (TURNS - 1);
+    assert!(continued >= most * 3 / 4, "{continued} of {most}");
+    let count = |family: &str, label: &str| {
+        let series = format!("evenkeel_inference_{family}{{group=\"web\",{label}}}");
+        balancer.read_metric(&series).unwrap()
+    };
+    let responses = (CONVERSATIONS * TURNS) as f64;
+    assert_eq!(count("prompts_total", "read=\"whole\""), responses);
+    let output = count("tokens_total", "kind=\"output\"");
+    assert_eq!(output, responses * ANSWER_WORDS as f64);
+    let read = count("tokens_total", "kind=\"prompt\"");
+    assert!(count("tokens_total", "kind=\"cached\"") >= read / 2.0);
+    let first = "gen_ai_server_time_to_first_token_seconds_count{group=\"web\"}";
+    assert_eq!(balancer.read_metric(first), Some(responses / 2.0));
+    // Embeddings have a prompt, and no answer that counts.
+    let texts = ["one ".repeat(300), "two ".repeat(300)];
+    let body = json!({"model": "small", "input": texts});
+    assert!(post("/v1/embeddings", &body).text().contains("embedding"));
+    assert_eq!(count("prompts_total", "read=\"whole\""), responses + 1.0);
+    let tokens = (json!(texts).to_string().len() / 4) as f64;
+    assert_eq!(count("tokens_total", "kind=\"prompt\""), read + tokens);
+    assert_eq!(count("tokens_total", "kind=\"output\""), output);
+}
+
+#[test]
 fn whatever_the_engine_would_take_passes() {
     let engine = LanguageModel::start();
     let balancer = balance(&[&engine]);
@@ -621,7 +681,9 @@ fn run_client(file: &str, package: &str, path: &str, more: &str) -> Option<(Stri
 #[test]
 fn the_openai_client_is_served() {
     if let Some((said, _)) = run_client("openai_client.py", "openai", "/v1", "") {
-        assert_eq!(said, "models small\nwhole 5\nstream 5\nusage True");
+        let expected =
+            "models small\nwhole 5\nstream 5\nusage True\nresponse 5 5\nevents 5 True\nembedding 2";
+        assert_eq!(said, expected);
     }
 }
 
