@@ -108,6 +108,7 @@ impl TokenKind {
 pub struct EngineCounts {
     prompts: [AtomicU64; PromptPart::ALL.len()],
     tokens: [AtomicU64; TokenKind::ALL.len()],
+    requests: Histogram,
     first_tokens: Histogram,
     later_tokens: Histogram,
 }
@@ -126,6 +127,11 @@ impl EngineCounts {
     /// Number of tokens of a kind.
     pub fn token_count(&self, kind: TokenKind) -> u64 {
         read_count(self.tokens.get(kind as usize))
+    }
+
+    /// Times from the arrival of a request to the end of its answer, of complete answers.
+    pub fn request_times(&self) -> Latencies {
+        self.requests.copy_latencies()
     }
 
     /// Times from the arrival of a request to the first token of its answer, of complete streams.
@@ -357,13 +363,17 @@ impl EngineRequest {
         self.sent.first_token_nanos().map(Instant::from_nanos)
     }
 
-    /// Counts the times of the tokens of a complete stream that has ended `now`, for a request that has arrived at
-    /// `asked`. If the engine does not say the number of tokens, events count as tokens.
+    /// Counts the time of a complete answer that has ended `now`, for a request that has arrived at `asked`, and those of
+    /// the tokens of a stream. If the engine does not say the number of tokens, events count as tokens.
     pub fn count_times(&self, end: &AnswerEnd, asked: Instant, now: Instant) {
-        let Some(first) = self.first_token().filter(|_| end.is_complete) else {
+        if !end.is_complete {
+            return;
+        }
+        let counts = &self.pool.counts;
+        counts.requests.add_latency(now.since(asked));
+        let Some(first) = self.first_token() else {
             return;
         };
-        let counts = &self.pool.counts;
         let to_first = first.since(asked);
         counts.first_tokens.add_latency(to_first);
         let said = end.usage.map(|usage| u64::from(usage.output_tokens));

@@ -479,13 +479,19 @@ fn the_log_and_the_metrics_tell_the_model_tokens_and_times() {
             assert!(line[key].is_null(), "{line}");
         }
     }
-    for family in ["time_to_first_token", "time_per_output_token"] {
+    // All four requests with a body have an answer, and two of them a stream.
+    for (family, requests) in [
+        ("request_duration", 4.0),
+        ("time_to_first_token", 2.0),
+        ("time_per_output_token", 2.0),
+    ] {
         let count = |suffix: &str| {
             let series = format!("gen_ai_server_{family}_seconds{suffix}");
             balancer.read_metric(&series)
         };
-        assert_eq!(count("_count{group=\"web\"}"), Some(2.0), "{family}");
-        assert_eq!(count("_bucket{group=\"web\",le=\"+Inf\"}"), Some(2.0));
+        assert_eq!(count("_count{group=\"web\"}"), Some(requests), "{family}");
+        let all = count("_bucket{group=\"web\",le=\"+Inf\"}");
+        assert_eq!(all, Some(requests));
     }
 }
 
