@@ -289,10 +289,22 @@ impl EnginePool {
     }
 }
 
+/// Tokens that a request has taken from the share of its key, among requests that wait for engines.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ShareCharge {
+    /// Hash of the client's key.
+    pub key: u64,
+    /// Tokens that were expected when the request began to wait.
+    pub tokens: u32,
+    /// Number of the time in which requests have waited without a pause.
+    pub period: u64,
+}
+
 /// Request at an engine. It is ended in any case: when it is dropped, as one that tells nothing of the engine.
 pub struct EngineRequest {
     pool: Arc<EnginePool>,
     sent: SentRequest,
+    charge: Option<ShareCharge>,
     is_stream: bool,
     is_over: bool,
 }
@@ -309,6 +321,7 @@ impl EngineRequest {
         Some(Box::new(EngineRequest {
             pool: Arc::clone(pool),
             sent,
+            charge: None,
             is_stream: plan.is_stream(),
             is_over: false,
         }))
@@ -331,6 +344,17 @@ impl EngineRequest {
     /// Traffic of the engine.
     fn traffic(&self) -> Option<&EngineTraffic> {
         self.pool.traffic(self.sent.member_number())
+    }
+
+    /// Sets the tokens that the request has taken from the share of its key.
+    pub fn set_charge(&mut self, charge: Option<ShareCharge>) {
+        self.charge = charge;
+    }
+
+    /// Tokens that the request has taken from the share of its key, and the tokens by the engine's count, if the answer
+    /// says them.
+    pub fn count_share(&self, end: &AnswerEnd) -> Option<(ShareCharge, u32)> {
+        Some((self.charge?, self.sent.share_tokens(&end.usage?)?))
     }
 
     /// Leaves out the time to the next event, as the client takes nothing.

@@ -103,10 +103,12 @@ struct KnownBeginning {
 pub struct SentRequest {
     member: usize,
     queue: QueueEntry,
-    prediction: Prediction,
+    pub(crate) prediction: Prediction,
     model: u64,
     prompt_bytes: u64,
-    prompt_tokens: f32,
+    pub(crate) prompt_tokens: f32,
+    /// Tokens of the answer that were expected.
+    pub(crate) output_tokens: f32,
 }
 
 /// End of an answer.
@@ -373,6 +375,7 @@ impl EngineGroup {
             model: plan.facts.model,
             prompt_bytes: plan.facts.chain.prompt_bytes(),
             prompt_tokens: plan.work.prompt_tokens,
+            output_tokens: plan.work.output_tokens,
         })
     }
 

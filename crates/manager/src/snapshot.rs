@@ -11,6 +11,7 @@ use evenkeel_control::queue::{
     Class, Policy, Queue, QueueInstruction, QueuePosition, QueueRefusal,
 };
 use evenkeel_control::shares_by_key::Share;
+use evenkeel_core::engines::ShareCharge;
 use evenkeel_core::group::{Group, GroupSettings, GroupState, Outcome, PickError, Ticket};
 use evenkeel_core::latency::Remainder;
 use evenkeel_core::signal::Signal;
@@ -331,7 +332,7 @@ impl GroupHandle {
     /// Waits in the queue until `bind` finds a member; it is told how many wait before it. Everybody
     /// in the queue has a `bind` of its own: one may wait for a certain member, another one for any
     /// that it has not tried. `now` reads the clock, and `later` makes what is ready at a time: one that is held
-    /// looks again then, though nothing has happened.
+    /// looks again then, though nothing has happened. Also returns what the request has taken from the share of its key.
     ///
     /// # Errors
     ///
@@ -343,7 +344,7 @@ impl GroupHandle {
         now: impl Fn() -> Instant,
         later: impl Fn(Instant) -> L,
         mut bind: impl FnMut(u32) -> Result<T, PickError>,
-    ) -> Result<T, WaitFailure> {
+    ) -> Result<(T, Option<ShareCharge>), WaitFailure> {
         let mut place = QueuePosition::enter_with_share(&self.queue, class, share, now())?;
         // Seldom there, and who waits is to be small.
         let mut look: Option<Pin<Box<L>>> = None;
@@ -380,8 +381,8 @@ impl GroupHandle {
             }
         });
         let found = found.await?;
-        place.leave_served(now());
-        Ok(found)
+        let charge = place.leave_served(now());
+        Ok((found, charge))
     }
 
     /// The member has begun to answer ([`Ticket::record_response`]): unless it is at its limit, it may have

@@ -266,6 +266,7 @@ fn wait_for_member(
         handle
             .wait_for((4, None), || now, |_| std::future::pending(), bind)
             .await
+            .map(|(ticket, _)| ticket)
     })
 }
 

@@ -735,17 +735,69 @@ fn a_first_token_lets_the_next_request_go_and_keys_have_fair_shares() {
 #[test]
 fn requests_that_wait_for_a_place_at_an_engine_have_fair_shares_by_key() {
     let engine = TcpListener::bind("127.0.0.1:0").unwrap();
+    let balancer = balance_limited(&engine);
+    check_fair_shares(&balancer, &engine, &end_stream(TOKEN));
+}
+
+/// Balances an engine that takes a single request at a time.
+fn balance_limited(engine: &TcpListener) -> Balancer {
     let address = engine.local_addr().unwrap();
     let limited = format!("{{ address = \"{address}\", max_connections = 1 }}");
     let config = config(&[address], "").replacen(&format!("\"{address}\""), &limited, 1);
     let timeout = "health_check = false\nqueue_timeout = \"60s\"";
-    let balancer = Balancer::start(&config.replacen("health_check = false", timeout, 1));
-    // The place is free when the answer has ended.
-    let answer = format!(
-        "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{TOKEN}",
-        TOKEN.len()
-    );
-    check_fair_shares(&balancer, &engine, &answer);
+    Balancer::start(&config.replacen("health_check = false", timeout, 1))
+}
+
+/// Writes a whole answer: the place at the engine is free when the answer has ended.
+fn end_stream(events: &str) -> String {
+    format!(
+        "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{events}",
+        events.len()
+    )
+}
+
+#[test]
+fn an_answer_corrects_the_share_of_its_key() {
+    let engine = TcpListener::bind("127.0.0.1:0").unwrap();
+    let balancer = balance_limited(&engine);
+    let _busy = send_late(&balancer, "busy", "x");
+    let (_, mut last) = take_at_engine(&engine);
+    let mut clients = Vec::new();
+    let mut send = |key, text, waiting| {
+        clients.push(send_late(&balancer, key, text));
+        wait_for_queue(&balancer, waiting);
+    };
+    // Nobody has read the long prompt, so both requests with it count in full.
+    send("long", "abc", 1.0);
+    send("long", "abc", 2.0);
+    for (number, text) in ["d", "e", "f", "g", "h", "i"].iter().enumerate() {
+        send("short", text, (number + 3) as f64);
+    }
+    let cached = json!({
+        "prompt_tokens": 3000, "completion_tokens": 1, "total_tokens": 3001,
+        "prompt_tokens_details": {"cached_tokens": 2990},
+    });
+    let usage = json!({"choices": [], "usage": cached});
+    let with_usage = end_stream(&format!("{TOKEN}data: {usage}\n\n"));
+    let mut keys = Vec::new();
+    for number in 0..9 {
+        // The second request with the long prompt finds the prompt at the engine.
+        let answer = match number {
+            5 => with_usage.clone(),
+            _ => end_stream(TOKEN),
+        };
+        last.write_all(answer.as_bytes()).unwrap();
+        let (key, stream) = take_at_engine(&engine);
+        keys.push(key);
+        last = stream;
+        if number == 5 {
+            send("long", "j", 3.0);
+        }
+    }
+    // Each short request has a third of the long prompt's tokens.
+    let first = ["long", "short", "short", "short", "long", "short"];
+    assert_eq!(keys[..6], first);
+    assert_eq!(keys[6..], ["long", "short", "short"], "the answer counts");
 }
 
 /// Sends five requests of a key that floods a busy engine, of which one gives up, and one of another key. Each `answer`

@@ -527,6 +527,10 @@ impl Client {
             let end = head.down.answer_end(is_complete);
             request.note_tokens(end.usage, engine.first_token());
             engine.count_times(&end, request.at, ended);
+            if let Some((charge, tokens)) = engine.count_share(&end) {
+                let queue = &routed.target().group.queue;
+                queue.correct_charge(&charge, tokens);
+            }
             engine.finish(&end, ended);
             self.settle_tokens(request, head.status, &end, ended);
         }
