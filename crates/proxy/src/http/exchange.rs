@@ -92,7 +92,7 @@ impl Client {
         }
         let mut prompt = request.prompt.take();
         if prompt.is_none() {
-            self.send_mirror(request, false);
+            self.send_mirror(request, false, None);
         }
         let mut tried: Vec<MemberId> = Vec::new();
         let mut now = request.at;
@@ -105,7 +105,7 @@ impl Client {
                 return self.end_request(request, summary, after);
             }
             // The copy has the body in which the name of the model was replaced.
-            self.send_mirror(request, false);
+            self.send_mirror(request, false, Some(prompt));
             now = self.session.worker.now();
             routed = request.routed.clone();
             if self.is_in_maintenance(request) {
@@ -280,7 +280,7 @@ impl Client {
         if let Some(prompt) = prompt {
             self.session.worker.prompts.give_back(prompt);
         }
-        self.send_mirror(request, true);
+        self.send_mirror(request, true, None);
         self.end_request(request, summary, after)
     }
 
@@ -365,7 +365,7 @@ impl Client {
         head: &mut Head,
         upstream: &mut Io,
     ) -> Delivered {
-        self.send_mirror(request, false);
+        self.send_mirror(request, false, None);
         self.others_first().await;
         let (timeouts, limits) = (&routed.route().timeouts, &routed.rule.limits);
         let group = &routed.target().group;
