@@ -42,11 +42,10 @@
 //! | the request is sent | `core`, where the ticket is made | [`EngineGroup::begin_request`](group::EngineGroup::begin_request); the ticket keeps the [`SentRequest`](group::SentRequest) |
 //! | the head of the answer is here | `proxy` | [`UsageReader::new`](usage::UsageReader::new), with true if the media type is `text/event-stream` |
 //! | a part of the answer is here | `proxy` | [`UsageReader::feed_bytes`](usage::UsageReader::feed_bytes) and, if it counts events, [`EngineGroup::take_events`](group::EngineGroup::take_events) by the ticket. An answer to a request for a stream that is no event stream: one event at its first byte. [`SentRequest::skip_gap`](group::SentRequest::skip_gap) while the client takes nothing |
-//! | the answer has ended, or broken off | `core`, where the ticket ends | [`UsageReader::find_usage`](usage::UsageReader::find_usage), [`EngineGroup::finish_request`](group::EngineGroup::finish_request), always: also if the client has given up and if the ticket is dropped. [`AnswerEnd::is_complete`](group::AnswerEnd::is_complete) is false for anything but a whole answer with status 200 |
-//! | status 429 or 503, before the first token | `proxy` | [`EngineGroup::mark_full`](group::EngineGroup::mark_full) for a tenth of `ttft_target`, then a retry at another member |
+//! | the answer has ended, or broken off | `core`, where the ticket ends | [`UsageReader::find_usage`](usage::UsageReader::find_usage), [`EngineGroup::finish_request`](group::EngineGroup::finish_request), always: also if the client has given up and if the ticket is dropped. [`AnswerEnd::is_complete`](group::AnswerEnd::is_complete) is false for anything but a whole answer with status 200. If the request has waited in a queue with shares by key, the proxy tells the queue [`SentRequest::share_tokens`](group::SentRequest::share_tokens) |
+//! | status 429 or 503, before the first token | `proxy` | [`EngineGroup::mark_full`](group::EngineGroup::mark_full) for half a second, then a retry at another member |
 //! | a health check fails, a member is ejected, or a slot gets another member | `control` | [`EngineGroup::forget_memory`](group::EngineGroup::forget_memory), [`EngineGroup::forget_member`](group::EngineGroup::forget_member) |
 //! | once per second | `control` | [`EngineGroup::keep_up`](group::EngineGroup::keep_up) |
-//! | a load report with the size of the engine's cache | `manager` | [`MemberMemory::set_span`](memory::MemberMemory::set_span), once, before anything is learnt |
 //! | hand-over to a new process | `manager` | [`write_index`](handover::write_index) and [`EngineGroup::export_member`](group::EngineGroup::export_member); in the new process [`read_index`](handover::read_index) and [`EngineGroup::import_member`](group::EngineGroup::import_member), if [`VERSION`] and the [`HashKey`](chain::HashKey) are the same |
 //! | ten times a second in a fleet | `fleet` | [`EngineGroup::take_mean_work`](group::EngineGroup::take_mean_work), told to the other balancers, who count the sums in [`ReportedLoad`](cost::ReportedLoad) |
 //!
@@ -60,8 +59,8 @@
 //! - Pictures in a prompt (`data:` URLs) count by their bytes like text; the learnt tokens of a byte are a mean of both.
 //! - A compressed body is an unknown prompt. A compressed answer says neither events nor usage: do not offer
 //!   `Accept-Encoding` to members of such groups.
-//! - The first token of an answer that comes as a whole cannot be seen. Such a request counts as a stream from its
-//!   beginning, and its prompt is not in the queue of its member.
+//! - The first token of an answer that comes as a whole cannot be seen. Its prompt is in the queue
+//!   of its member until the member should have read it.
 
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::indexing_slicing))]
