@@ -10,6 +10,7 @@ use evenkeel_e2e::server::address;
 use evenkeel_e2e::wait_until;
 use serde_json::{Value, json};
 
+const POLICY_CRD: &str = include_str!("../../../packaging/kubernetes/policy-crd.yaml");
 const RIGHTS: &str = include_str!("../../../packaging/kubernetes/gateway-rights.yaml");
 const DEPLOYMENT: &str = include_str!("../../../packaging/kubernetes/deployment.yaml");
 const DAEMON_SET: &str = include_str!("../../../packaging/kubernetes/daemonset.yaml");
@@ -115,6 +116,9 @@ fn manifests_and_chart_are_accepted_and_the_same() {
     let Some(server) = start_cluster() else {
         return;
     };
+    let crd = apply_dry(&server, POLICY_CRD);
+    assert_eq!(crd.len(), 1);
+    find(&crd, "CustomResourceDefinition");
     for (kind, text, arguments) in [
         ("Deployment", DEPLOYMENT, &["--set", "kind=Deployment"][..]),
         (
