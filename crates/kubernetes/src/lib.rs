@@ -17,6 +17,7 @@
 //! | `api` | questions over HTTP |
 //! | `follow` | list and watch over HTTP, with pauses |
 //! | [`gateway`] | controller of the Gateway API: objects → text of a configuration, and statuses |
+//! | [`node_zone`] | zone of the balancer's node |
 //! | [`subsystem`] | a task for each service, status, metrics |
 
 #![forbid(unsafe_code)]
@@ -30,6 +31,7 @@ mod follow;
 pub mod gateway;
 pub mod kubeconfig;
 pub mod list;
+pub mod node_zone;
 mod pod;
 pub mod slice;
 pub mod slices;
@@ -39,4 +41,5 @@ pub mod watcher;
 pub mod yaml;
 
 pub use gateway::subsystem::Gateways;
+pub use node_zone::NodeZone;
 pub use subsystem::Endpoints;

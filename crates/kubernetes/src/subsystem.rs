@@ -180,7 +180,7 @@ pub(crate) fn find_api(
 }
 
 /// True if a section is in use: a section without services and without a file needs no API server.
-fn is_used(settings: &Kubernetes) -> bool {
+pub(crate) fn is_used(settings: &Kubernetes) -> bool {
     !settings.services.is_empty() || settings.kubeconfig.is_some() || settings.gateway.is_some()
 }
 
