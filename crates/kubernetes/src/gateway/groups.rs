@@ -89,11 +89,16 @@ impl Binding {
             .lifetime_type
             .as_deref()
             .unwrap_or("Session");
+        if age.is_some() && lifetime != "Permanent" {
+            return Err(
+                "absoluteTimeout of sessionPersistence is not supported for cookies that end with the browser's session; \
+                 set lifetimeType of cookieConfig to Permanent, or leave absoluteTimeout out"
+                    .into(),
+            );
+        }
         Ok(Binding {
             cookie: of.session_name.clone(),
-            max_age: age
-                .filter(|_| lifetime == "Permanent")
-                .map(|age| age.max(1_000)),
+            max_age: age.map(|age| age.max(1_000)),
         })
     }
 
