@@ -370,7 +370,9 @@ fn has_addresses_of(status: &Value, other: &Value) -> bool {
     let list = |of: &Value| {
         let entries = of.pointer("/loadBalancer/ingress")?.as_array()?;
         let key = |entry: &Value, key: &str| entry.get(key).cloned();
-        let pairs = entries.iter().map(|of| (key(of, "ip"), key(of, "hostname")));
+        let pairs = entries
+            .iter()
+            .map(|of| (key(of, "ip"), key(of, "hostname")));
         Some(pairs.collect::<Vec<_>>())
     };
     list(status).is_some_and(|found| !found.is_empty() && Some(found) == list(other))
@@ -487,7 +489,12 @@ mod tests {
         assert!(has_addresses_of(&with_ports, &own));
         let none = show_status(&[]);
         assert!(!has_addresses_of(&none, &none));
-        for other in [none, show_status(&["192.0.2.1".into()]), json!({}), Value::Null] {
+        for other in [
+            none,
+            show_status(&["192.0.2.1".into()]),
+            json!({}),
+            Value::Null,
+        ] {
             assert!(!has_addresses_of(&other, &own), "{other}");
         }
     }
