@@ -31,7 +31,8 @@ pub(crate) const EVENKEEL_POLICIES: &str =
     "/apis/evenkeel.org/v1alpha1/namespaces/shop/evenkeelpolicies";
 pub(crate) const UDP_ROUTES: &str =
     "/apis/gateway.networking.k8s.io/v1alpha2/namespaces/shop/udproutes";
-const TCP_ROUTES: &str = "/apis/gateway.networking.k8s.io/v1alpha2/namespaces/shop/tcproutes";
+pub(crate) const TCP_ROUTES: &str =
+    "/apis/gateway.networking.k8s.io/v1alpha2/namespaces/shop/tcproutes";
 
 /// A cluster with the Gateway API, the rights of the balancer, and the service `shop/web`.
 pub(crate) struct Cluster {

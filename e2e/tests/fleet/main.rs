@@ -9,6 +9,7 @@ mod engines;
 mod faults;
 mod gateway;
 mod gateway_filters;
+mod gateway_kernel;
 mod gateway_members;
 mod gateway_policies;
 mod gateway_tls;
