@@ -12,6 +12,7 @@ mod gateway_filters;
 mod gateway_kernel;
 mod gateway_members;
 mod gateway_policies;
+mod gateway_rolling;
 mod gateway_tls;
 mod gateway_zones;
 mod inference_pools;
