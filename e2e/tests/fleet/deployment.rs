@@ -179,7 +179,7 @@ const VALUES: &[Effects] = &[
         &[
             "replicas=5,drainSeconds=7,graceSeconds=9,podDisruptionBudget.maxUnavailable=2",
             "controller=a.example/b,gatewayClass.name=edge,service.externalTrafficPolicy=Cluster",
-            "image.repository=r.example/e,image.tag=9,image.pullPolicy=Always,imagePullSecrets[0].name=x",
+            "image.repository=r.example/e,image.tag=v9,image.pullPolicy=Always,imagePullSecrets[0].name=x",
             "podLabels.a=b,podAnnotations.c=d,resources.limits.memory=1Gi",
             "ingress.enabled=true,ingress.config=without_class = true",
         ],
@@ -198,7 +198,7 @@ const VALUES: &[Effects] = &[
             (
                 "Deployment",
                 "/spec/template/spec/containers/0/image",
-                "r.example/e:9",
+                "r.example/e:v9",
             ),
             (
                 "Deployment",

@@ -74,13 +74,13 @@ fn balancers_are_replaced_without_a_lost_request() {
     let addresses = Arc::new(Mutex::new(vec![pods[0].at, pods[1].at]));
     let clients = Clients::start_among(Arc::clone(&addresses), 8);
     clients.wait_for(200);
-    for index in 0..pods.len() {
+    for pod in &mut pods {
         // The new pod serves from its first moment: its gateways are there before it is ready.
         let next = start_pod(&cluster, port);
         addresses.lock().unwrap().push(next.at);
         clients.wait_for(200);
         // The endpoint goes, and open connections stay, as with the sleep before the end of a pod.
-        let mut old = std::mem::replace(&mut pods[index], next);
+        let mut old = std::mem::replace(pod, next);
         addresses.lock().unwrap().retain(|at| *at != old.at);
         clients.wait_for(200);
         old.balancer.signal(Signal::TERM);
