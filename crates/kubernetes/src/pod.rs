@@ -188,7 +188,7 @@ impl RawPod {
     }
 }
 
-impl Raw for RawPod {
+impl Raw<'_> for RawPod {
     type Object = Slice;
 
     fn into_object(self) -> Result<(String, Slice, String), ListError> {

@@ -266,6 +266,7 @@ fn a_server_that_was_restored_from_a_backup_is_believed() {
     server.set_slice("web-1", port(&a), &[(HOST, Ready)]);
     let balancer = start(&server);
     wait_for_names(&balancer, &["a"]);
+    wait_until("there is a watch", || server.watch_count() == 1);
     server.restore(|server| server.set_slice("web-9", port(&b), &[(HOST, Ready)]));
     wait_for_names(&balancer, &["b"]);
 }

@@ -16,6 +16,7 @@ mod inference_pools;
 mod ingress;
 mod kubernetes;
 mod leases;
+mod shared_watches;
 mod steer;
 mod store;
 mod xds;
