@@ -192,7 +192,7 @@ impl Collection {
         Collection::new(format!("/api/v1{within}/services"), None)
     }
 
-    /// Those of the slices that are of services with these names, in whatever namespace.
+    /// The slices of services with these names, in whatever namespace.
     pub(crate) fn with_services<'a>(&self, names: impl Iterator<Item = &'a str>) -> Self {
         let names: BTreeSet<&str> = names.collect();
         let names = Vec::from_iter(names).join(",");
