@@ -1191,7 +1191,7 @@ fn sources_of_reports_are_read() {
         None,
         "only what is named"
     );
-    let loads = all.sources.prometheus.unwrap().loads;
+    let loads = &all.sources.prometheus.unwrap().loads;
     assert_eq!(
         loads.len(),
         8,
@@ -1207,13 +1207,14 @@ fn sources_of_reports_are_read() {
     let (engine, _) = group("prometheus = { preset = \"vllm\" }");
     let pages = engine.sources.prometheus.unwrap();
     let usual = UrlTemplate::parse("http://{host}:{port}/metrics").unwrap();
-    assert_eq!((pages.url, pages.loads.len()), (usual, 3));
+    assert_eq!((&pages.url, pages.loads.len()), (&usual, 3));
     let (engine, _) = group("prometheus = { preset = \"triton\", url = \"http://a:1/m\" }");
     let pages = engine.sources.prometheus.unwrap();
     assert_eq!(pages.url, UrlTemplate::parse("http://a:1/m").unwrap());
 
     let (short, _) = group("orca = { out_of_band = true }");
-    assert_eq!(short.sources.orca.unwrap().out_of_band.unwrap().port, None);
+    let orca = short.sources.orca.unwrap();
+    assert_eq!(orca.out_of_band.as_ref().unwrap().port, None);
     let (off, _) = group("orca = false\nagent_check = false");
     assert_eq!((off.sources.orca, off.sources.agent_check), (None, None));
     // Loads that were defaults stay where only the rest is said.
