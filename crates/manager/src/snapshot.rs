@@ -21,7 +21,7 @@ use evenkeel_tls::client::Client;
 use crate::chooser::Chooser;
 use crate::config::sources::Sources;
 use crate::config::{
-    GroupConfig, MemberConfig, MemberProtocol, Rule, Section, Sections, SendProxy, Source,
+    MemberConfig, MemberProtocol, Rule, Section, Sections, SendProxy, SharedGroup, Source,
 };
 use crate::counts::ReportCounts;
 use crate::files::Files;
@@ -86,7 +86,8 @@ pub struct RuleSnapshot {
     /// ends TLS. Snapshots share those that stay as they are.
     pub other_targets: Vec<Arc<Target>>,
     /// Configurations of the other groups of `other_targets`, in their order; those to which TLS passes have none here.
-    pub(crate) target_configs: Vec<Arc<GroupConfig>>,
+    /// A target that is the same for another configuration of its group stays in place, so the list is replaced.
+    pub(crate) target_configs: ArcSwap<Vec<SharedGroup>>,
     /// Groups of the rule by name.
     pub names: Names,
     /// Place of the group for clients whose name leads to no group; `None` if they are refused.
@@ -114,7 +115,7 @@ impl RuleSnapshot {
             rule,
             default_target: own,
             other_targets: Vec::new(),
-            target_configs: Vec::new(),
+            target_configs: ArcSwap::default(),
             names: Names::default(),
             unnamed: Some(0),
             first_passed: None,
