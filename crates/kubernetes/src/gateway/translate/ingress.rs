@@ -114,7 +114,7 @@ impl<'o> Work<'o> {
         };
         let own = list_own(self.objects, settings);
         let own: Vec<(&Ingress, Treatment)> = { own.into_iter() }
-            .map(|of| (of, read_annotations(&of.metadata.annotations)))
+            .map(|of| (of.as_ref(), read_annotations(&of.metadata.annotations)))
             .collect();
         let mut facts = Facts::default();
         for (ingress, treatment) in &own {
