@@ -9,8 +9,8 @@ use crate::cost::{
     Candidate, CostParts, RequestWork, choose_cheapest, price_member, unread_tokens,
 };
 use crate::fleet::FleetSpeed;
-use crate::index::Index;
-use crate::memory::{FIRST_SPAN, MemberMemory, Prediction, PredictionResult};
+use crate::index::{Index, MAX_MATCHES};
+use crate::memory::{MemberMemory, Prediction, PredictionResult};
 use crate::queue::{MemberQueue, QueueEntry, QueueMean, QueueMoment};
 use crate::sent_prompts::SentPrompts;
 use crate::speed::{LearningTime, MemberSpeed};
@@ -82,11 +82,19 @@ pub struct RequestFacts<'a> {
 pub struct RequestPlan<'a> {
     facts: RequestFacts<'a>,
     work: RequestWork,
+    expected: ExpectedTokens,
     tokens_per_byte: f32,
     /// Bits of the seconds of [`RequestPlan::queued_seconds`].
     queued_seconds: AtomicU32,
     /// Hash of the client's key.
     owner: u64,
+}
+
+/// Tokens of a prompt that members are expected to remember. Members that are not in the list remember nothing.
+#[derive(Debug, Default)]
+struct ExpectedTokens {
+    list: [(u16, f32); MAX_MATCHES],
+    count: usize,
 }
 
 /// Beginning of a prompt that a member holds.
@@ -104,6 +112,8 @@ pub struct SentRequest {
     member: usize,
     queue: QueueEntry,
     prediction: Prediction,
+    /// Tokens of the prompt that the member was expected to remember.
+    expected_tokens: f32,
     model: u64,
     prompt_bytes: u64,
     prompt_tokens: f32,
@@ -118,6 +128,22 @@ pub struct AnswerEnd {
     pub events: u64,
     /// True if the answer is complete and successful. All else tells nothing of the member's speed.
     pub is_complete: bool,
+}
+
+impl ExpectedTokens {
+    fn add(&mut self, member: u16, tokens: f32) {
+        if let Some(place) = self.list.get_mut(self.count) {
+            *place = (member, tokens);
+            self.count += 1;
+        }
+    }
+
+    #[inline]
+    fn tokens_of(&self, member: usize) -> f32 {
+        let mut known = self.list.iter().take(self.count);
+        let found = known.find(|(one, _)| usize::from(*one) == member);
+        found.map_or(0.0, |(_, tokens)| *tokens)
+    }
 }
 
 impl RequestPlan<'_> {
@@ -189,7 +215,7 @@ impl SentRequest {
     /// Tokens of the prompt that the member was expected to remember, by what the engine has counted.
     pub fn expected_cached(&self, usage: &Usage) -> f32 {
         // The prediction was made with a guess of how many tokens the prompt has.
-        self.prediction.tokens * usage.prompt_tokens as f32 / self.prompt_tokens
+        self.expected_tokens * usage.prompt_tokens as f32 / self.prompt_tokens
     }
 
     /// Time of the first token, in nanoseconds; `None` before it, and if the answer comes as a whole.
@@ -227,6 +253,16 @@ impl EngineGroup {
         let tokens_per_byte = self.tokens.tokens_per_byte(facts.model);
         let prompt = facts.chain.prompt_bytes() as f32 * tokens_per_byte;
         let links = facts.chain.block_links();
+        let matches = self.index.find_matches(links, &self.memories);
+        let tokens_before = |blocks| facts.chain.bytes_before(blocks) as f32 * tokens_per_byte;
+        let mut expected = ExpectedTokens::default();
+        self.index.predict_members(
+            links,
+            &matches,
+            &self.memories,
+            tokens_before,
+            |member, memory, prediction| expected.add(member, memory.expect_tokens(prediction)),
+        );
         RequestPlan {
             facts,
             work: RequestWork {
@@ -234,8 +270,9 @@ impl EngineGroup {
                 output_tokens: self.tokens.expected_output(facts.model, facts.max_tokens),
                 found_share: self.tokens.found_share(),
                 tie_key: links.first().copied().unwrap_or(facts.random),
-                matches: self.index.find_matches(links, &self.memories),
+                matches,
             },
+            expected,
             tokens_per_byte,
             queued_seconds: AtomicU32::new(0),
             owner: 0,
@@ -304,7 +341,7 @@ impl EngineGroup {
         candidate: &Candidate,
         now_nanos: u64,
     ) -> CostParts {
-        let known = plan.tokens_before(plan.blocks_of(candidate.member));
+        let known = plan.expected.tokens_of(candidate.member);
         self.price_known(plan, candidate, known, now_nanos)
     }
 
@@ -346,7 +383,8 @@ impl EngineGroup {
             .predict_memory(links, member, &self.memories, |blocks| {
                 plan.tokens_before(blocks)
             });
-        let unread = unread_tokens(plan.work.prompt_tokens, prediction.tokens);
+        let expected_tokens = memory.expect_tokens(&prediction);
+        let unread = unread_tokens(plan.work.prompt_tokens, expected_tokens);
         let stamp = memory.advance_clock(unread as u64);
         self.index
             .record_chain(links, member, stamp, &self.memories);
@@ -370,6 +408,7 @@ impl EngineGroup {
                 queued_tokens: queued as u64,
                 ..prediction
             },
+            expected_tokens,
             model: plan.facts.model,
             prompt_bytes: plan.facts.chain.prompt_bytes(),
             prompt_tokens: plan.work.prompt_tokens,
@@ -522,7 +561,12 @@ impl EngineGroup {
             return Some(memory.learn_result(&request.prediction, 0.0));
         }
         self.learn_first_token(request, request.queue.tokens_to_first(), now_nanos);
-        Some(memory.learn_result(&request.prediction, request.prediction.tokens))
+        // Of an older part behind it, the time says nothing.
+        let prediction = Prediction {
+            recorded_tokens: request.prediction.tokens,
+            ..request.prediction
+        };
+        Some(memory.learn_result(&prediction, prediction.tokens))
     }
 
     /// Takes a member for full until this time: it has refused a request because of its queue (429 or 503).
@@ -543,7 +587,7 @@ impl EngineGroup {
     pub fn forget_member(&self, member: usize) {
         self.forget_memory(member);
         if let Some(memory) = self.memories.get(member) {
-            memory.set_span(FIRST_SPAN);
+            memory.forget_span();
         }
         if let Some(speed) = self.speeds.get(member) {
             speed.forget_samples(&self.fleet.get());

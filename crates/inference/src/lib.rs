@@ -10,7 +10,7 @@
 //! | [`scanner`] | model, prompt and settings in the JSON body of a request, wherever it is split |
 //! | [`chain`] | hashes of the prompt's blocks, each of which depends on all before |
 //! | [`usage`] | events of an answer, and the tokens that the engine has counted |
-//! | [`memory`] | how long a member remembers what it has read |
+//! | [`memory`], `kept` | how long a member remembers what it has read, and how surely |
 //! | [`index`] | which members are believed to hold which blocks |
 //! | [`queue`] | tokens and streams that are at a member now |
 //! | [`speed`], [`fleet`], `regression` | seconds that a member takes to read and write a token, and those that are usual |
@@ -73,6 +73,7 @@ pub mod fleet;
 pub mod group;
 pub mod handover;
 pub mod index;
+mod kept;
 pub mod memory;
 pub mod model_name;
 pub mod queue;
