@@ -585,11 +585,12 @@ impl Set<'_> {
         true
     }
 
-    /// Puts a new entry at the place of the oldest one.
+    /// Puts a new entry at the place of the oldest one. A block beyond the span may still be in the engine's cache: its entry
+    /// stays as long as there is a free place.
     fn replace_oldest(&self, link: u64, holder: Holder, members: &[MemberMemory]) {
         let (mut place, mut oldest) = (0, None);
         for way in 0..WAYS {
-            let age = self.relative_age(way, members, MemoryMoment::holds_block);
+            let age = self.relative_age(way, members, MemoryMoment::may_hold_block);
             if oldest.is_none_or(|oldest| age > oldest) {
                 (place, oldest) = (way, Some(age));
             }

@@ -214,15 +214,14 @@ impl MemberMemory {
         }
     }
 
-    /// Expected number of tokens that the member remembers.
+    /// Expected number of tokens that the member remembers. What is younger than the span counts whole: requests that go
+    /// where their prompts probably are keep caches from holding the same prompts.
     pub fn expect_tokens(&self, prediction: &Prediction) -> f32 {
-        let span = self.span_tokens();
-        let [young, old] = prediction.list_parts();
-        let expect = |(tokens, age): (f32, u64)| match tokens > 0.0 {
-            true => tokens * self.kept.read_share(age, span),
-            false => 0.0,
-        };
-        expect(young) + expect(old)
+        let [(young, _), (old, age)] = prediction.list_parts();
+        match old > 0.0 {
+            true => young + old * self.kept.read_share(age),
+            false => young,
+        }
     }
 
     /// Learns the shares that the member did remember of what it read at these ages.
@@ -474,6 +473,39 @@ mod tests {
             memory.learn_result(&prediction, 4000.0);
         }
         assert!(memory.span_tokens() >= 30_000, "{}", memory.span_tokens());
+    }
+
+    #[test]
+    fn tokens_beyond_the_span_are_expected_by_what_was_found() {
+        let memory = MemberMemory::default();
+        memory.set_span(10_000);
+        let prediction = Prediction {
+            tokens: 1000.0,
+            recorded_tokens: 5000.0,
+            age: 2000,
+            recorded_age: 65_536,
+            queued_tokens: 0,
+        };
+        assert_eq!(memory.expect_tokens(&prediction), 1000.0);
+        // The older part is there each second time.
+        for turn in 0..40 {
+            let cached = if turn % 2 == 0 { 5000.0 } else { 1000.0 };
+            memory.learn_result(&prediction, cached);
+        }
+        memory.set_span(10_000);
+        let expected = memory.expect_tokens(&prediction);
+        assert!((2700.0..3200.0).contains(&expected), "{expected}");
+        // A prompt that may wait beside this one says nothing.
+        let early = Prediction {
+            queued_tokens: 100_000,
+            ..prediction
+        };
+        for _ in 0..40 {
+            memory.learn_result(&early, 0.0);
+        }
+        assert_eq!(memory.expect_tokens(&prediction), expected);
+        memory.forget_span();
+        assert_eq!(memory.expect_tokens(&prediction), 1000.0);
     }
 
     #[test]
