@@ -8,8 +8,9 @@ use crate::copies::CopyCredits;
 use crate::cost::{
     Candidate, CostParts, RequestWork, choose_cheapest, price_member, unread_tokens,
 };
+use crate::expected::ExpectedTokens;
 use crate::fleet::FleetSpeed;
-use crate::index::{Index, MAX_MATCHES};
+use crate::index::Index;
 use crate::memory::{MemberMemory, Prediction, PredictionResult};
 use crate::queue::{MemberQueue, QueueEntry, QueueMean, QueueMoment};
 use crate::sent_prompts::SentPrompts;
@@ -90,13 +91,6 @@ pub struct RequestPlan<'a> {
     owner: u64,
 }
 
-/// Tokens of a prompt that members are expected to remember. Members that are not in the list remember nothing.
-#[derive(Debug, Default)]
-struct ExpectedTokens {
-    list: [(u16, f32); MAX_MATCHES],
-    count: usize,
-}
-
 /// Beginning of a prompt that a member holds.
 #[derive(Clone, Copy, Debug)]
 struct KnownBeginning {
@@ -128,22 +122,6 @@ pub struct AnswerEnd {
     pub events: u64,
     /// True if the answer is complete and successful. All else tells nothing of the member's speed.
     pub is_complete: bool,
-}
-
-impl ExpectedTokens {
-    fn add(&mut self, member: u16, tokens: f32) {
-        if let Some(place) = self.list.get_mut(self.count) {
-            *place = (member, tokens);
-            self.count += 1;
-        }
-    }
-
-    #[inline]
-    fn tokens_of(&self, member: usize) -> f32 {
-        let mut known = self.list.iter().take(self.count);
-        let found = known.find(|(one, _)| usize::from(*one) == member);
-        found.map_or(0.0, |(_, tokens)| *tokens)
-    }
 }
 
 impl RequestPlan<'_> {
@@ -254,15 +232,9 @@ impl EngineGroup {
         let prompt = facts.chain.prompt_bytes() as f32 * tokens_per_byte;
         let links = facts.chain.block_links();
         let matches = self.index.find_matches(links, &self.memories);
-        let tokens_before = |blocks| facts.chain.bytes_before(blocks) as f32 * tokens_per_byte;
-        let mut expected = ExpectedTokens::default();
-        self.index.predict_members(
-            links,
-            &matches,
-            &self.memories,
-            tokens_before,
-            |member, memory, prediction| expected.add(member, memory.expect_tokens(prediction)),
-        );
+        let before = |blocks| facts.chain.bytes_before(blocks) as f32 * tokens_per_byte;
+        let memories = &self.memories;
+        let expected = ExpectedTokens::of_members(&self.index, links, &matches, memories, before);
         RequestPlan {
             facts,
             work: RequestWork {
@@ -561,12 +533,9 @@ impl EngineGroup {
             return Some(memory.learn_result(&request.prediction, 0.0));
         }
         self.learn_first_token(request, request.queue.tokens_to_first(), now_nanos);
-        // Of an older part behind it, the time says nothing.
-        let prediction = Prediction {
-            recorded_tokens: request.prediction.tokens,
-            ..request.prediction
-        };
-        Some(memory.learn_result(&prediction, prediction.tokens))
+        // Of older parts, the time says nothing.
+        let young = request.prediction.without_old_part();
+        Some(memory.learn_result(&young, young.tokens))
     }
 
     /// Takes a member for full until this time: it has refused a request because of its queue (429 or 503).

@@ -11,7 +11,7 @@
 //! | [`chain`] | hashes of the prompt's blocks, each of which depends on all before |
 //! | [`usage`] | events of an answer, and the tokens that the engine has counted |
 //! | [`memory`], `kept` | how long a member remembers what it has read, and how surely |
-//! | [`index`] | which members are believed to hold which blocks |
+//! | [`index`], `expected` | which members are believed to hold which blocks, and how much of a prompt that is |
 //! | [`queue`] | tokens and streams that are at a member now |
 //! | [`speed`], [`fleet`], `regression` | seconds that a member takes to read and write a token, and those that are usual |
 //! | [`tokens`] | tokens of a byte and of an answer, for each model |
@@ -69,6 +69,7 @@
 pub mod chain;
 mod copies;
 pub mod cost;
+mod expected;
 pub mod fleet;
 pub mod group;
 pub mod handover;

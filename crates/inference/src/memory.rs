@@ -298,6 +298,15 @@ impl MemberMemory {
 }
 
 impl Prediction {
+    /// Expectation of the part that is believed to be remembered, alone.
+    pub(crate) fn without_old_part(&self) -> Self {
+        Prediction {
+            recorded_tokens: self.tokens,
+            recorded_age: self.age,
+            ..*self
+        }
+    }
+
     /// Tokens and age of the part that is believed to be remembered, and of the part behind it.
     fn list_parts(&self) -> [(f32, u64); 2] {
         let old = self.recorded_tokens - self.tokens;
