@@ -135,7 +135,7 @@ test-vm:
 test-kubernetes:
 	@scripts/setup test
 	EVENKEEL_KUBERNETES="$$(scripts/kubernetes conformance)" && export EVENKEEL_KUBERNETES && \
-	cargo test --workspace $(FEATURES) --test fleet -- --nocapture kubernetes:: gateway deployment:: && \
+	cargo test --workspace $(FEATURES) --test fleet -- --nocapture kubernetes:: gateway deployment:: ingress:: inference_pools:: && \
 	cargo test --workspace $(FEATURES) --test fleet -- --nocapture --ignored --exact \
 	  conformance::claimed_features_pass conformance::claimed_features_of_connections_pass
 

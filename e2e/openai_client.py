@@ -20,3 +20,15 @@ for event in stream:
         cached = event.usage.prompt_tokens_details.cached_tokens
 print("stream", words)
 print("usage", cached > 0)
+instructions = "You answer. " * 400
+response = client.responses.create(model="small", instructions=instructions, input="Well?")
+print("response", len(response.output_text.split()), response.usage.output_tokens)
+words, cached = 0, 0
+for event in client.responses.create(model="small", instructions=instructions, input="Well? And?", stream=True):
+    if event.type == "response.output_text.delta":
+        words += len(event.delta.split())
+    if event.type == "response.completed":
+        cached = event.response.usage.input_tokens_details.cached_tokens
+print("events", words, cached > 0)
+embeddings = client.embeddings.create(model="small", input=["one", "two"])
+print("embedding", len(embeddings.data[0].embedding))

@@ -28,15 +28,25 @@ def has_answered(turns):
 
 
 def find_best(rows, figure):
-    peers = {name: turns for name, turns in rows.items() if name not in PEERS_NOT and has_answered(turns)}
-    return min(peers, key=lambda name: statistics.mean(turn[figure] for turn in peers[name]), default=None)
+    """Router with the lowest mean, as a part of Evenkeel's mean of the same rounds: not all routers play all rounds."""
+    peers = {}
+    for name, turns in rows.items():
+        pairs = pair_rounds(turns, rows["evenkeel"], figure)
+        if name not in PEERS_NOT and has_answered(turns) and pairs:
+            peers[name] = sum(theirs for theirs, _ in pairs) / sum(ours for _, ours in pairs)
+    return min(peers, key=peers.get, default=None)
+
+
+def pair_rounds(turns, others, figure):
+    """Figures of two routers in the rounds that both have played."""
+    other = {turn["round"]: turn for turn in others}
+    pairs = [(turn, other[turn["round"]]) for turn in turns if turn["round"] in other]
+    return [(a[figure], b[figure]) for a, b in pairs if figure in a and b.get(figure)]
 
 
 def ratios(ours, theirs, figure):
     """Ratios within rounds, in order."""
-    other = {turn["round"]: turn for turn in theirs}
-    pairs = [(turn, other[turn["round"]]) for turn in ours if turn["round"] in other]
-    return sorted(a[figure] / b[figure] for a, b in pairs if figure in a and b.get(figure))
+    return sorted(a / b for a, b in pair_rounds(ours, theirs, figure))
 
 
 def spread(values, digits=2):
@@ -62,8 +72,8 @@ def judge_rows(found):
     ]
     for world, engines in list_worlds(found["turns"]):
         rows = by_router(found["turns"], world, engines)
-        best = find_best(rows, "end_mean")
-        if best is None or "evenkeel" not in rows:
+        best = find_best(rows, "end_mean") if "evenkeel" in rows else None
+        if best is None:
             continue
         ours, theirs = rows["evenkeel"], rows[best]
         asked = 1.0 if engines == "equal" else 0.9
@@ -148,6 +158,16 @@ def describe_machine(turns):
     return [told, ""]
 
 
+def count_rounds(turns):
+    """Least and most rounds of a router in a world, as text."""
+    counts = {}
+    for turn in turns:
+        place = turn["world"], turn["engines"], turn["router"]
+        counts[place] = counts.get(place, 0) + 1
+    least, most = min(counts.values(), default=0), max(counts.values(), default=0)
+    return str(most) if least == most else f"{least} to {most}"
+
+
 def plot(turns, world, engines):
     """Bars of three figures for each router, as SVG."""
     rows = by_router(turns, world, engines)
@@ -198,7 +218,7 @@ def write_page(found, out):
     lines = [
         "# Routers for engines of language models, over real sockets",
         "",
-        f"`make bench-inference` has written this page: a {kind} with {found['rounds']} rounds and turns of {found['seconds']:g} seconds. {versions}.",
+        f"`make bench-inference` has written this page: a {kind} with {count_rounds(found['turns'])} rounds and turns of {found['seconds']:g} seconds. {versions}.",
         "",
         "Four simulated engines (`bench/inference/mocker.py`) behind sockets have the settings of the engines in [virtual time](README.md). Each router is a process of its own with",
         "the configuration of its users; routers take turns, with new engines, a new process and the same requests in each round. `evenkeel` has nothing set but addresses and",

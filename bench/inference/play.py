@@ -32,9 +32,9 @@ ENGINES = 4
 KINDS = {"equal": 1.0, "one slow": 0.25}
 # The world of agents before Dynamo's simulated engines, which are slowed down: at their own speed nothing waits.
 DYNAMO_WORLD, DYNAMO_SPEED = "agents, Dynamo's engines", 0.25
-# Dynamo's front end refuses the fields that vllm-router adds.
-NOT_BEFORE_DYNAMO = ("vllm-router",)
-QUICK_BEFORE_DYNAMO = ("evenkeel", "nginx", "smg", "sglang-router", "dynamo")
+# Dynamo's front end refuses the fields that vllm-router adds, and answers no request of sglang-router.
+NOT_BEFORE_DYNAMO = ("vllm-router", "sglang-router")
+QUICK_BEFORE_DYNAMO = ("evenkeel", "nginx", "smg", "dynamo")
 
 
 class Engines:
@@ -179,18 +179,20 @@ def main():
     parser.add_argument("--evenkeel", default="target/dist/evenkeel", help="program to measure")
     parser.add_argument("--traces", help="folder with conversation_trace.jsonl and synthetic_trace.jsonl of Mooncake, or .gz of them")
     parser.add_argument("--rounds", type=int, default=2 if QUICK else 5)
+    parser.add_argument("--first-round", type=int, default=0, help="number of the first round: other rounds have other requests")
     parser.add_argument("--seconds", type=float, default=8 if QUICK else 45, help="length of a turn")
     parser.add_argument("--only", help="names of routers, with | between")
     parser.add_argument("--worlds", help="names of worlds, with | between")
     parser.add_argument("--parts", default="worlds,simulator,cost")
-    parser.add_argument("--add", help="sockets.json of an earlier run, whose turns of other worlds and routers are kept")
+    parser.add_argument("--add", help="sockets.json of an earlier run, whose turns of other worlds, routers and rounds are kept")
     parser.add_argument("--out", default="bench/results/inference", help="folder for sockets.json, sockets.md and plots")
     args = parser.parse_args()
     routers.Evenkeel.program = os.path.abspath(args.evenkeel)
     os.makedirs(routers.CACHE, exist_ok=True)
     log = os.path.join(routers.CACHE, "install.log")
     names = args.only.split("|") if args.only else None
-    chosen = [one for one in routers.ROUTERS if names is None or one.name in names]
+    plays = "worlds" in args.parts
+    chosen = [one for one in routers.ROUTERS if plays and (names is None or one.name in names)]
     chosen = [one for one in chosen if one.prepare(log) or print(f"SKIPPED: {one.name} is not installed", flush=True)]
     # However this ends, no engine and no router stays.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
@@ -199,24 +201,25 @@ def main():
     listed = worlds.list_worlds(QUICK, args.traces, args.seconds)
     listed[DYNAMO_WORLD] = listed["agents"]
     listed = {name: make for name, make in listed.items() if not args.worlds or name in args.worlds.split("|")}
-    has_dynamo = DYNAMO_WORLD in listed and (names is None or "dynamo" in names) and dynamo.prepare(log)
+    has_dynamo = plays and DYNAMO_WORLD in listed and (names is None or "dynamo" in names) and dynamo.prepare(log)
     if has_dynamo:
         chosen.append(dynamo.DynamoRouter)
     else:
         listed.pop(DYNAMO_WORLD, None)
-        print("SKIPPED: dynamo, and its engines", flush=True)
-    found = {"quick": QUICK, "seconds": args.seconds, "rounds": args.rounds, "versions": {}, "turns": [], "simulator": [], "cost": []}
+        if plays:
+            print("SKIPPED: dynamo, and its engines", flush=True)
+    found = {"quick": QUICK, "seconds": args.seconds, "versions": {}, "turns": [], "simulator": [], "cost": []}
     for one in chosen:
         found["versions"][one.name] = one.version
     with tempfile.TemporaryDirectory(prefix="evenkeel-inference-") as folder:
-        if "worlds" in args.parts:
-            play_worlds(found, chosen, listed, args.rounds, folder)
-        if "simulator" in args.parts and found["turns"]:
+        if plays:
+            play_worlds(found, chosen, listed, range(args.first_round, args.first_round + args.rounds), folder)
+        if args.add:
+            add_earlier(found, args.add)
+        if "simulator" in args.parts:
             simulate.compare(found, listed, folder)
         if "cost" in args.parts:
             found["cost"] = cost.measure(folder, 4 if QUICK else 10)
-    if args.add:
-        add_earlier(found, args.add)
     page.write(found, args.out)
 
 
@@ -224,10 +227,10 @@ def add_earlier(found, path):
     """Keeps the figures of an earlier run that were not measured now."""
     with open(path) as file:
         earlier = json.load(file)
+    played = {simulate.name_turn(turn) for turn in found["turns"]}
     for part in ("turns", "simulator"):
-        played = {(row["world"], row["router"]) for row in found[part]}
-        found[part] = [row for row in earlier[part] if (row["world"], row["router"]) not in played] + found[part]
-    found["cost"] = found["cost"] or earlier["cost"]
+        found[part] = [row for row in earlier[part] if simulate.name_turn(row) not in played] + found[part]
+    found["cost"] = earlier["cost"]
     found["versions"] = earlier["versions"] | found["versions"]
 
 
@@ -240,7 +243,7 @@ def is_played(router, world):
 
 def play_worlds(found, chosen, listed, rounds, folder):
     skipped = set()
-    for turn in range(rounds):
+    for turn in rounds:
         for world, make in listed.items():
             requests = make(turn + 1)
             # Each round begins with another router.

@@ -68,8 +68,13 @@ def simulate_with(folder, requests, kind, router, number):
     return {ours: figures[theirs]["mean"] / (1000 if theirs.endswith("_ms") else 1) for ours, theirs in FIGURES.items()}
 
 
+def name_turn(row):
+    return row["world"], row["engines"], row["router"], row["round"]
+
+
 def compare(found, listed, folder):
     """Ratios of what clients measured to what the simulator says, for each turn of a router that the simulator can play."""
+    compared = {name_turn(row): row for row in found["simulator"]}
     for turn in found["turns"]:
         if turn["router"] not in PAIRS or turn["world"] not in listed or "Dynamo" in turn["world"] or turn["failed"] or "end_p50" not in turn["steady"]:
             continue
@@ -78,5 +83,6 @@ def compare(found, listed, folder):
         row = {name: turn[name] for name in ("world", "engines", "router", "round")}
         row |= {"simulated": {name: round(value, 5) for name, value in figures.items()}}
         row |= {"ratios": {name: round(turn["steady"][name] / value, 4) for name, value in figures.items() if value}}
-        found["simulator"].append(row)
+        compared[name_turn(row)] = row
         print(f"simulator, {turn['world']}, {turn['engines']}: {turn['router']}: measured to simulated: {row['ratios']}", flush=True)
+    found["simulator"] = list(compared.values())

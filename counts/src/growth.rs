@@ -201,15 +201,9 @@ fn exposition_nonsense(counter: &mut Counter) {
 
 fn orca(counter: &mut Counter, report: &[u8], is_binary: bool) {
     let text = "[group.g]\nmembers = [\"127.0.0.1:1\"]\norca = true\n";
-    let loads = config(text)
-        .groups
-        .remove(0)
-        .into_inner()
-        .sources
-        .orca
-        .unwrap()
-        .loads;
-    let wanted = |table: &str, field: &str| loads.find_load(table, field);
+    let group = config(text).groups.remove(0).into_inner();
+    let orca = group.sources.orca.unwrap();
+    let wanted = |table: &str, field: &str| orca.loads.find_load(table, field);
     assert!(report.len() <= orca::MAX_REPORT);
     at(counter, report.len(), || {
         let loads = if is_binary {

@@ -1,7 +1,7 @@
-//! API servers of Kubernetes: one that does what a test tells it (EndpointSlices of one service, with list and watch), and
-//! `kube-apiserver` itself.
+//! API servers of Kubernetes: one that does what a test tells it (EndpointSlices, with list and watch), and `kube-apiserver`
+//! itself.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::fs::{self, File};
 use std::io::Write as _;
@@ -46,7 +46,7 @@ pub enum Mood {
     RefusingWatches,
 }
 
-/// A server with the slices of the service `shop/web`, whose port is `http`.
+/// A server with slices of services, whose port is `http`: of `shop/web`, and of others. There are no other objects.
 pub struct ApiServer {
     address: SocketAddr,
     world: Arc<Mutex<World>>,
@@ -55,15 +55,42 @@ pub struct ApiServer {
 /// Slices of the server, and everything that it has heard.
 struct World {
     version: u64,
+    /// Slices by namespace and name.
     slices: BTreeMap<String, Value>,
-    /// All changes, with their versions, as events of a watch.
-    events: Vec<(u64, String)>,
+    /// All changes, with their versions and namespaces, as events of a watch. Bookmarks have no namespace.
+    events: Vec<(u64, String, String)>,
     /// Oldest version from which a watch may go on.
     oldest: u64,
     mood: Mood,
     token: Option<String>,
-    watches: Vec<Sender<Option<String>>>,
+    /// Most slices in a page of a list.
+    page: usize,
+    /// Namespaces whose slices nobody may list; an empty one for a list of all namespaces.
+    forbidden: BTreeSet<String>,
+    watches: Vec<SliceWatch>,
+    /// Watches of other objects, which never get an event.
+    other_watches: Vec<Sender<Option<String>>>,
     questions: Vec<String>,
+}
+
+/// Open watch of slices.
+struct SliceWatch {
+    /// Namespace of the slices; empty for all namespaces.
+    namespace: String,
+    sender: Sender<Option<String>>,
+}
+
+/// Returns the services that a question chooses; `None` for all services.
+fn selected_services(target: &str) -> Option<Vec<&str>> {
+    let (_, selector) = target.split_once("labelSelector=")?;
+    let (_, names) = selector.split_once("%20in%20%28").expect("a set");
+    let (names, _) = names.split_once("%29").expect("a set");
+    Some(names.split("%2C").collect())
+}
+
+/// Returns true if a watch or list of a namespace, or of all, has objects of another namespace.
+fn has_namespace(namespace: &str, of: &str) -> bool {
+    namespace.is_empty() || of.is_empty() || namespace == of
 }
 
 impl World {
@@ -75,31 +102,47 @@ impl World {
         };
         object["metadata"]["resourceVersion"] = json!(version);
         let event = json!({ "type": kind, "object": object }).to_string();
-        self.send_event(event);
+        let (namespace, _) = name.split_once('/').expect("a namespace");
+        self.send_event(namespace, event);
     }
 
-    fn send_event(&mut self, event: String) {
-        self.watches
-            .retain(|watch| watch.send(Some(event.clone())).is_ok());
-        self.events.push((self.version, event));
+    fn send_event(&mut self, namespace: &str, event: String) {
+        self.watches.retain(|watch| {
+            let is_other = !has_namespace(&watch.namespace, namespace);
+            is_other || watch.sender.send(Some(event.clone())).is_ok()
+        });
+        let event = (self.version, namespace.to_owned(), event);
+        self.events.push(event);
     }
 
     /// Ends all watches.
     fn end_watches(&mut self) {
         for watch in self.watches.drain(..) {
-            let _ = watch.send(None);
+            let _ = watch.sender.send(None);
         }
     }
 
     /// Answers a list, or the token of a page.
-    fn list(&self, target: &str) -> Value {
-        // A page has one slice.
+    fn list(&self, namespace: &str, target: &str) -> Value {
+        let services = selected_services(target);
+        let label = |slice: &Value| {
+            let label = &slice["metadata"]["labels"]["kubernetes.io/service-name"];
+            label.as_str().unwrap_or_default().to_owned()
+        };
+        let is_chosen = |(key, slice): &(&String, &Value)| {
+            let (of, _) = key.split_once('/').expect("a namespace");
+            let services = services.as_ref();
+            has_namespace(namespace, of)
+                && services.is_none_or(|services| services.contains(&&*label(slice)))
+        };
+        let slices: Vec<_> = self.slices.iter().filter(is_chosen).collect();
         let skip: usize = target
             .split_once("continue=")
             .map_or(0, |(_, rest)| rest.parse().expect("a token of ours"));
-        let items: Vec<_> = self.slices.values().skip(skip).take(1).collect();
-        let next = match skip + 1 < self.slices.len() {
-            true => (skip + 1).to_string(),
+        let items = slices.iter().skip(skip).take(self.page);
+        let items: Vec<_> = items.map(|(_, slice)| slice).collect();
+        let next = match skip + self.page < slices.len() {
+            true => (skip + self.page).to_string(),
             false => String::new(),
         };
         json!({
@@ -123,7 +166,10 @@ impl ApiServer {
             oldest: 0,
             mood: Mood::Well,
             token: None,
+            page: 1,
+            forbidden: BTreeSet::new(),
             watches: Vec::new(),
+            other_watches: Vec::new(),
             questions: Vec::new(),
         }));
         let server = ApiServer {
@@ -154,8 +200,20 @@ impl ApiServer {
         )
     }
 
-    /// Sets the endpoints of a slice; the slice has one port.
+    /// Sets the endpoints of a slice of `shop/web`; the slice has one port.
     pub fn set_slice(&self, name: &str, port: u16, endpoints: &[(&str, Condition)]) {
+        self.set_slice_of("shop/web", name, port, endpoints);
+    }
+
+    /// Sets the endpoints of a slice of a service, `namespace/name`; the slice has one port.
+    pub fn set_slice_of(
+        &self,
+        service: &str,
+        name: &str,
+        port: u16,
+        endpoints: &[(&str, Condition)],
+    ) {
+        let (namespace, service) = service.split_once('/').expect("a namespace");
         let endpoints: Vec<_> = endpoints
             .iter()
             .map(|(ip, condition)| {
@@ -170,43 +228,64 @@ impl ApiServer {
             })
             .collect();
         let mut world = self.lock();
-        let kind = match world.slices.contains_key(name) {
+        let key = format!("{namespace}/{name}");
+        let kind = match world.slices.contains_key(&key) {
             true => "MODIFIED",
             false => "ADDED",
         };
-        let labels = json!({ "kubernetes.io/service-name": "web" });
+        let labels = json!({ "kubernetes.io/service-name": service });
         let is_v6 = endpoints
             .iter()
             .any(|one| one["addresses"].to_string().contains(':'));
         let object = json!({
             "kind": "EndpointSlice",
             "apiVersion": "discovery.k8s.io/v1",
-            "metadata": { "name": name, "namespace": "shop", "labels": labels },
+            "metadata": { "name": name, "namespace": namespace, "labels": labels },
             "addressType": if is_v6 { "IPv6" } else { "IPv4" },
             "endpoints": endpoints,
             "ports": [{ "name": "http", "protocol": "TCP", "port": port }],
         });
-        world.slices.insert(name.to_owned(), object);
-        world.note_change(kind, name);
+        world.slices.insert(key.clone(), object);
+        world.note_change(kind, &key);
     }
 
-    /// Sets the zone of a slice's endpoints, and the zone that is to use them, if there is a hint.
+    /// Sets the zone of the endpoints of a slice of `shop`, and the zone that is to use them, if there is a hint.
     pub fn set_zone(&self, slice: &str, zone: &str, hint: Option<&str>) {
         let mut world = self.lock();
-        let object = world.slices.get_mut(slice).expect("a slice");
+        let key = format!("shop/{slice}");
+        let object = world.slices.get_mut(&key).expect("a slice");
         for endpoint in object["endpoints"].as_array_mut().expect("endpoints") {
             endpoint["zone"] = json!(zone);
             endpoint["hints"] =
                 hint.map_or(json!({}), |hint| json!({ "forZones": [{ "name": hint }] }));
         }
-        world.note_change("MODIFIED", slice);
+        world.note_change("MODIFIED", &key);
     }
 
-    /// Deletes a slice.
+    /// Deletes a slice of `shop`.
     pub fn delete_slice(&self, name: &str) {
         let mut world = self.lock();
-        world.note_change("DELETED", name);
-        world.slices.remove(name);
+        let key = format!("shop/{name}");
+        world.note_change("DELETED", &key);
+        world.slices.remove(&key);
+    }
+
+    /// Lets lists have pages of at most `size` slices, instead of one.
+    pub fn set_page(&self, size: usize) {
+        self.lock().page = size;
+    }
+
+    /// Forbids the balancer to list and watch the slices of a namespace, or of all namespaces if the name is empty. All
+    /// watches end.
+    pub fn forbid(&self, namespace: &str) {
+        let mut world = self.lock();
+        world.forbidden.insert(namespace.to_owned());
+        world.end_watches();
+    }
+
+    /// Lets the balancer list and watch everything again.
+    pub fn allow_all(&self) {
+        self.lock().forbidden.clear();
     }
 
     /// Sends a bookmark: the version moves on without a change.
@@ -217,7 +296,7 @@ impl ApiServer {
         let metadata = json!({ "resourceVersion": version.to_string() });
         let object = json!({ "kind": "EndpointSlice", "apiVersion": "discovery.k8s.io/v1", "metadata": metadata });
         let event = json!({ "type": "BOOKMARK", "object": object }).to_string();
-        world.send_event(event);
+        world.send_event("", event);
         version
     }
 
@@ -228,7 +307,7 @@ impl ApiServer {
         world.oldest = world.version;
         let status = json!({ "kind": "Status", "code": 410, "reason": "Expired", "message": "too old resource version" });
         let event = json!({ "type": "ERROR", "object": status }).to_string();
-        world.send_event(event);
+        world.send_event("", event);
         world.events.clear();
         world.end_watches();
     }
@@ -264,9 +343,16 @@ impl ApiServer {
         self.lock().questions.clone()
     }
 
-    /// Returns the number of open watches.
+    /// Returns the number of open watches of slices.
     pub fn watch_count(&self) -> usize {
         self.lock().watches.len()
+    }
+
+    /// Returns the namespaces of the open watches of slices; an empty one for a watch of all namespaces.
+    pub fn watched_namespaces(&self) -> Vec<String> {
+        let world = self.lock();
+        let watches = world.watches.iter();
+        watches.map(|watch| watch.namespace.clone()).collect()
     }
 }
 
@@ -322,11 +408,21 @@ fn answer(world: &Mutex<World>, question: &Message) -> Option<(String, Option<Ev
     {
         return refuse(401, "", "Unauthorized");
     }
-    if !target.starts_with("/apis/discovery.k8s.io/v1/namespaces/shop/endpointslices?") {
-        return refuse(404, "", "not found");
+    let (path, query) = target.split_once('?').unwrap_or((&target, ""));
+    let of_slices = path.strip_prefix("/apis/discovery.k8s.io/v1");
+    let of_slices = of_slices.and_then(|path| path.strip_suffix("/endpointslices"));
+    let Some(namespace) = of_slices else {
+        return match query {
+            "" => refuse(404, "", "not found"),
+            _ => Some(answer_without_objects(&mut world, query)),
+        };
+    };
+    let namespace = namespace.strip_prefix("/namespaces/").unwrap_or(namespace);
+    if world.forbidden.contains(namespace) {
+        return refuse(403, "", "endpointslices are forbidden");
     }
-    let Some((_, version)) = target.split_once("resourceVersion=") else {
-        let list = world.list(&target).to_string();
+    let Some((_, version)) = query.split_once("resourceVersion=") else {
+        let list = world.list(namespace, &target).to_string();
         let length = list.len();
         let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {length}\r\n\r\n");
         return Some((head + &list, None));
@@ -339,12 +435,28 @@ fn answer(world: &Mutex<World>, question: &Message) -> Option<(String, Option<Ev
         return refuse(410, "", "too old resource version");
     }
     let mut head = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n".to_owned();
-    for (_, event) in world.events.iter().filter(|(of, _)| *of > version) {
+    let is_later = |of: &&(u64, String, String)| of.0 > version && has_namespace(namespace, &of.1);
+    for (_, _, event) in world.events.iter().filter(is_later) {
         let _ = write!(head, "{:x}\r\n{event}\n\r\n", event.len() + 1);
     }
     let (sender, events) = channel();
-    world.watches.push(sender);
+    let namespace = namespace.to_owned();
+    world.watches.push(SliceWatch { namespace, sender });
     Some((head, Some(events)))
+}
+
+/// Returns the answer to a list or a watch of a kind without objects.
+fn answer_without_objects(world: &mut World, query: &str) -> (String, Option<Events>) {
+    if query.contains("resourceVersion=") {
+        let head = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n".to_owned();
+        let (sender, events) = channel();
+        world.other_watches.push(sender);
+        return (head, Some(events));
+    }
+    let list = json!({ "metadata": { "resourceVersion": "1" }, "items": [] }).to_string();
+    let length = list.len();
+    let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {length}\r\n\r\n");
+    (head + &list, None)
 }
 
 /// Returns the version of a part that `scripts/kubernetes` builds or fetches.

@@ -115,6 +115,12 @@ impl State {
         if request.second_word() == "/v1/messages" {
             return self.answer_messages(&asked);
         }
+        if request.second_word() == "/v1/responses" {
+            return self.answer_response(&asked);
+        }
+        if request.second_word() == "/v1/embeddings" {
+            return self.answer_embedding(&asked);
+        }
         let prompt = match (&asked["messages"], &asked["prompt"]) {
             (Value::Array(messages), _) => {
                 let texts = messages.iter().map(|message| message.to_string());
@@ -189,11 +195,57 @@ impl State {
             json!({"type": "message_delta", "delta": end, "usage": {"output_tokens": ANSWER_WORDS}}),
             json!({"type": "message_stop"}),
         ]);
-        let events = events.iter().map(|event| {
-            let name = event["type"].as_str().unwrap_or_default();
-            format!("event: {name}\ndata: {event}\n\n")
+        named_stream(events)
+    }
+
+    /// Answers a request for a response, as OpenAI's newer API has them.
+    fn answer_response(&self, asked: &Value) -> String {
+        let prompt = format!("{}{}", asked["instructions"], asked["input"]);
+        let cached = self.read_prompt(prompt.as_bytes());
+        let tokens = prompt.len() / TOKEN_BYTES;
+        self.answered.fetch_add(1, Ordering::SeqCst);
+        let response = |words: usize| {
+            let text =
+                json!({"type": "output_text", "text": "word ".repeat(words), "annotations": []});
+            let message = json!({
+                "type": "message", "id": "m1", "role": "assistant", "status": "completed", "content": [text],
+            });
+            let usage = json!({
+                "input_tokens": tokens, "input_tokens_details": {"cached_tokens": cached},
+                "output_tokens": words, "output_tokens_details": {"reasoning_tokens": 0},
+                "total_tokens": tokens + words,
+            });
+            let is_over = words > 0;
+            json!({
+                "id": "r1", "object": "response", "created_at": 1, "model": "small", "tools": [],
+                "status": if is_over { "completed" } else { "in_progress" },
+                "output": if is_over { json!([message]) } else { json!([]) },
+                "usage": if is_over { usage } else { Value::Null },
+            })
+        };
+        if asked["stream"] != true {
+            return whole(200, &response(ANSWER_WORDS));
+        }
+        let mut events = vec![json!({"type": "response.created", "response": response(0)})];
+        let delta = json!({
+            "type": "response.output_text.delta", "item_id": "m1", "output_index": 0, "content_index": 0,
+            "delta": "word ",
         });
-        stream_of(&events.collect::<String>())
+        events.extend(vec![delta; ANSWER_WORDS]);
+        events.push(json!({"type": "response.completed", "response": response(ANSWER_WORDS)}));
+        named_stream(events)
+    }
+
+    /// Answers a request for an embedding.
+    fn answer_embedding(&self, asked: &Value) -> String {
+        let prompt = asked["input"].to_string();
+        self.read_prompt(prompt.as_bytes());
+        let tokens = prompt.len() / TOKEN_BYTES;
+        self.answered.fetch_add(1, Ordering::SeqCst);
+        let embedding = json!({"object": "embedding", "index": 0, "embedding": [0.25, 0.5]});
+        let usage = json!({"prompt_tokens": tokens, "total_tokens": tokens});
+        let body = json!({"object": "list", "data": [embedding], "model": "small", "usage": usage});
+        whole(200, &body)
     }
 
     /// Reads a prompt. Returns the number of tokens that the engine has known.
@@ -245,6 +297,16 @@ fn stream(has_usage: bool, usage: &Value) -> String {
         events += &format!("data: {event}\n\n");
     }
     stream_of(&(events + "data: [DONE]\n\n"))
+}
+
+/// A stream of events whose names are their types.
+fn named_stream(mut events: Vec<Value>) -> String {
+    let events = events.iter_mut().enumerate().map(|(number, event)| {
+        event["sequence_number"] = number.into();
+        let name = event["type"].as_str().unwrap_or_default();
+        format!("event: {name}\ndata: {event}\n\n")
+    });
+    stream_of(&events.collect::<String>())
 }
 
 /// Response with these events, in chunks none of which is an event.

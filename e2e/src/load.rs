@@ -3,8 +3,8 @@
 use std::io::Read;
 use std::net::SocketAddr;
 use std::process::{Child, Stdio};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 
 use crate::folder::Folder;
@@ -128,12 +128,18 @@ pub struct Clients {
 impl Clients {
     /// Starts them. They keep their connections as long as these are kept for them.
     pub fn start(address: SocketAddr, count: usize) -> Self {
+        Self::start_among(Arc::new(Mutex::new(vec![address])), count)
+    }
+
+    /// Starts clients of several servers: a new connection goes to one of the addresses that are in the list at that moment.
+    pub fn start_among(addresses: Arc<Mutex<Vec<SocketAddr>>>, count: usize) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
         let answered = Arc::new(AtomicU64::new(0));
         let threads = (0..count)
             .map(|client| {
                 let (stop, answered) = (Arc::clone(&stop), Arc::clone(&answered));
-                thread::spawn(move || ask(address, client, &stop, &answered))
+                let addresses = Arc::clone(&addresses);
+                thread::spawn(move || ask(&addresses, client, &stop, &answered))
             })
             .collect();
         Self {
@@ -175,8 +181,14 @@ impl Drop for Clients {
     }
 }
 
-fn ask(address: SocketAddr, client: usize, stop: &AtomicBool, answered: &AtomicU64) {
-    let mut wire = Wire::connect(address);
+/// Connects to one of the addresses. An address that has left the list gets no connection from then on.
+fn connect(addresses: &Mutex<Vec<SocketAddr>>) -> Wire {
+    let addresses = addresses.lock().expect("no panic");
+    Wire::connect(*fastrand::choice(&*addresses).expect("an address"))
+}
+
+fn ask(addresses: &Mutex<Vec<SocketAddr>>, client: usize, stop: &AtomicBool, answered: &AtomicU64) {
+    let mut wire = connect(addresses);
     for number in 0.. {
         if stop.load(Ordering::Relaxed) {
             return;
@@ -191,7 +203,7 @@ fn ask(address: SocketAddr, client: usize, stop: &AtomicBool, answered: &AtomicU
         );
         answered.fetch_add(1, Ordering::Relaxed);
         if response.values("connection").contains(&"close") {
-            wire = Wire::connect(address);
+            wire = connect(addresses);
         }
     }
 }

@@ -51,6 +51,6 @@ fn settings() -> &'static Prometheus {
             [rule.a.prometheus]\nurl = \"http://{host}:9100/metrics\"\nloads = { cpu = \"a\" }\n";
         let config = evenkeel_config::parse("a", text).expect("it is valid");
         let group = config.groups.into_iter().next().expect("it has a group");
-        group.sources.prometheus.clone().expect("it is scraped")
+        Prometheus::clone(group.sources.prometheus.as_ref().expect("it is scraped"))
     })
 }

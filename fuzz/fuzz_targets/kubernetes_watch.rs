@@ -7,19 +7,23 @@ use std::path::Path;
 use evenkeel_config::{IpFamily, PortName};
 use evenkeel_kubernetes::endpoints::{Choice, MAX_MEMBERS};
 use evenkeel_kubernetes::kubeconfig::parse_kubeconfig;
+use evenkeel_kubernetes::slices::{ServiceName, SharedSlices};
 use evenkeel_kubernetes::watcher::Watcher;
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|bytes: &[u8]| {
-    read_objects(Watcher::new(), bytes);
-    read_objects(Watcher::of_pods(), bytes);
+    let name: ServiceName = ("default".into(), "web".into());
+    read_objects(SharedSlices::of_services([name.clone()]), &name, bytes);
+    read_objects(SharedSlices::of_pods(name.clone()), &name, bytes);
     if let Ok(text) = std::str::from_utf8(bytes) {
         let _ = parse_kubeconfig(text, Path::new("/"), None);
     }
 });
 
 /// Reads bytes as answers about slices, or about pods.
-fn read_objects(mut watcher: Watcher, bytes: &[u8]) {
+fn read_objects(slices: SharedSlices, name: &ServiceName, bytes: &[u8]) {
+    let mut watcher = Watcher::with_store(slices.clone());
+    slices.lock().begin_list();
     // The first line is a page of the list; what follows is a watch.
     let (page, watch) = match bytes.iter().position(|&byte| byte == b'\n') {
         Some(end) => bytes.split_at(end),
@@ -38,7 +42,8 @@ fn read_objects(mut watcher: Watcher, bytes: &[u8]) {
             prefer: IpFamily::Ipv4,
             own_zone: Some("a"),
         };
-        if let Ok(members) = choice.choose_members(watcher.slices().into_iter().flatten()) {
+        let slices = slices.lock();
+        if let Ok(members) = choice.choose_members(slices.slices_of(name).into_iter().flatten()) {
             assert!(members.len() <= MAX_MEMBERS);
             assert!(members.iter().all(|member| member.address.port() > 0));
         }

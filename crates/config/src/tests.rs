@@ -1191,7 +1191,7 @@ fn sources_of_reports_are_read() {
         None,
         "only what is named"
     );
-    let loads = all.sources.prometheus.unwrap().loads;
+    let loads = &all.sources.prometheus.unwrap().loads;
     assert_eq!(
         loads.len(),
         8,
@@ -1207,13 +1207,14 @@ fn sources_of_reports_are_read() {
     let (engine, _) = group("prometheus = { preset = \"vllm\" }");
     let pages = engine.sources.prometheus.unwrap();
     let usual = UrlTemplate::parse("http://{host}:{port}/metrics").unwrap();
-    assert_eq!((pages.url, pages.loads.len()), (usual, 3));
+    assert_eq!((&pages.url, pages.loads.len()), (&usual, 3));
     let (engine, _) = group("prometheus = { preset = \"triton\", url = \"http://a:1/m\" }");
     let pages = engine.sources.prometheus.unwrap();
     assert_eq!(pages.url, UrlTemplate::parse("http://a:1/m").unwrap());
 
     let (short, _) = group("orca = { out_of_band = true }");
-    assert_eq!(short.sources.orca.unwrap().out_of_band.unwrap().port, None);
+    let orca = short.sources.orca.unwrap();
+    assert_eq!(orca.out_of_band.as_ref().unwrap().port, None);
     let (off, _) = group("orca = false\nagent_check = false");
     assert_eq!((off.sources.orca, off.sources.agent_check), (None, None));
     // Loads that were defaults stay where only the rest is said.
@@ -3196,6 +3197,42 @@ fn s41_addresses_of_several_balancers_need_tunnels() {
                 return_path = \"tunnel\"\nmembers = [\"192.0.2.9:5433\"]\n";
     let text = parse("test.toml", text).unwrap_err().to_string();
     assert!(text.contains("192.0.2.9:5433"), "{text}");
+}
+
+#[test]
+fn s41_members_see_the_same_address_of_clients_from_kernel_and_proxy() {
+    let check = |way: &str, source: &str| {
+        let text = format!(
+            "[rule.db]\nlisten = \"192.0.2.1:80\"\nprotocol = \"tcp\"\nforward = \"kernel\"\nreturn_path = \"{way}\"\n\
+             members = [\"192.0.2.9:80\"]\nsource = \"{source}\"\n"
+        );
+        parse("test.toml", &text).map_or_else(|errors| errors.to_string(), |_| String::new())
+    };
+    for way in ["route", "nat", "direct", "tunnel"] {
+        assert_eq!(check(way, "balancer"), "", "{way}");
+        let errors = check(way, "client");
+        assert_eq!(errors.is_empty(), way == "route", "{way}: {errors}");
+        assert!(
+            way == "route" || errors.contains("return_path = \"route\""),
+            "{errors}"
+        );
+    }
+}
+
+#[test]
+fn s41_alerts_that_move_no_connection_of_the_kernel_are_told() {
+    let warnings = |forward: &str| {
+        let text = format!(
+            "[rule.db]\nlisten = \"192.0.2.1:80\"\nprotocol = \"tcp\"\nforward = \"{forward}\"\n\
+             members = [\"192.0.2.9:80\"]\ngranularity = \"per_session\"\nalert = {{ close_idle = \"2s\" }}\n"
+        );
+        let config = parse("test.toml", &text).unwrap();
+        let told = config.warnings.iter();
+        told.filter(|warning| warning.message.contains("close_idle"))
+            .count()
+    };
+    assert_eq!(warnings("proxy"), 0);
+    assert_eq!(warnings("kernel"), 1);
 }
 
 #[test]

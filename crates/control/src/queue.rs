@@ -32,6 +32,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 use std::time::Duration;
 
+use evenkeel_core::engines::ShareCharge;
 use evenkeel_core::group::PickError;
 use evenkeel_core::time::Instant;
 
@@ -170,6 +171,14 @@ impl Queue {
                 seat.looks = true;
                 seat.wake();
             }
+        }
+    }
+
+    /// Corrects what a request has taken from the share of its key to this number of tokens.
+    pub fn correct_charge(&self, charge: &ShareCharge, tokens: u32) {
+        // If nobody waits, all keys are equal.
+        if self.waiting() > 0 {
+            self.lock().shares.correct_charge(charge, tokens);
         }
     }
 
@@ -416,8 +425,9 @@ impl<Q: Deref<Target = Queue>> QueuePosition<Q> {
         }
     }
 
-    /// Notes that the request has found a member, and leaves.
-    pub fn leave_served(mut self, now: Instant) {
+    /// Notes that the request has found a member, and leaves. Returns what the request has taken from the share of its key,
+    /// if the request has a share.
+    pub fn leave_served(mut self, now: Instant) -> Option<ShareCharge> {
         let vacancies = std::mem::take(&mut self.vacancies);
         let (key, waited) = match self.is_held {
             true => (self.key, Duration::ZERO),
@@ -432,12 +442,14 @@ impl<Q: Deref<Target = Queue>> QueuePosition<Q> {
                 let used = usize::from(!may_be_another);
                 line.answer(key, vacancies, vacancies - used);
             }
-            if let Some(share) = line.remove(key).and_then(|seat| seat.share) {
+            let share = line.remove(key).and_then(|seat| seat.share);
+            let charge = share.map(|share| {
                 let first = line.first_start(key.0);
-                line.shares.note_served(&share, key.1, first);
-            }
+                line.shares.note_served(&share, key.1, first)
+            });
             line.served_after(waited, now);
-        });
+            charge
+        })
     }
 }
 

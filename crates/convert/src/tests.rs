@@ -483,11 +483,11 @@ fn regular_expressions_become_conditions() {
         assert!(converted.toml.contains(line), "{}", converted.toml);
     }
     let text = "server {\n listen 80;\n location / { proxy_pass http://10.0.0.1; }\n location /a/long { return 201; }\n \
-                location ~ ^/b { return 202; }\n location ~* \\.php$ { return 203; }\n location ^~ /c { return 204; }\n \
+                location ~ ^/b { return 202; }\n location ~* \\.php$ { return 203; }\n location ^~ /c { return 204; }\n location /c/d { return 206; }\n \
                 location = /d { return 205; }\n}\n";
     let (_, converted) = accepted(text);
     assert!(converted.notes.is_empty(), "{:#?}", converted.notes);
-    let places = ["205", "204", "202", "203", "201"].map(|status| {
+    let places = ["205", "206", "204", "202", "203", "201"].map(|status| {
         let found = converted.toml.find(&format!("status = {status}"));
         found.unwrap_or_else(|| panic!("{status} in {}", converted.toml))
     });

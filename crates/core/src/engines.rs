@@ -38,16 +38,22 @@ pub enum PromptPart {
     Compressed,
     /// Nothing: the body is not JSON, or has no prompt.
     NoPrompt,
+    /// Nothing: engines may see another prompt, as a key occurs twice or is written with escapes.
+    Ambiguous,
+    /// Nothing: the body is not understood in or behind the prompt, and engines may see another one.
+    Broken,
 }
 
 impl PromptPart {
     /// All parts.
-    pub const ALL: [PromptPart; 5] = [
+    pub const ALL: [PromptPart; 7] = [
         PromptPart::Whole,
         PromptPart::Beginning,
         PromptPart::Unread,
         PromptPart::Compressed,
         PromptPart::NoPrompt,
+        PromptPart::Ambiguous,
+        PromptPart::Broken,
     ];
 
     /// Name in metrics.
@@ -58,6 +64,8 @@ impl PromptPart {
             PromptPart::Unread => "unread",
             PromptPart::Compressed => "compressed",
             PromptPart::NoPrompt => "no_prompt",
+            PromptPart::Ambiguous => "ambiguous",
+            PromptPart::Broken => "broken",
         }
     }
 }
@@ -100,6 +108,7 @@ impl TokenKind {
 pub struct EngineCounts {
     prompts: [AtomicU64; PromptPart::ALL.len()],
     tokens: [AtomicU64; TokenKind::ALL.len()],
+    requests: Histogram,
     first_tokens: Histogram,
     later_tokens: Histogram,
 }
@@ -118,6 +127,11 @@ impl EngineCounts {
     /// Number of tokens of a kind.
     pub fn token_count(&self, kind: TokenKind) -> u64 {
         read_count(self.tokens.get(kind as usize))
+    }
+
+    /// Times from the arrival of a request to the end of its answer, of complete answers.
+    pub fn request_times(&self) -> Latencies {
+        self.requests.copy_latencies()
     }
 
     /// Times from the arrival of a request to the first token of its answer, of complete streams.
@@ -289,10 +303,22 @@ impl EnginePool {
     }
 }
 
+/// Tokens that a request has taken from the share of its key, among requests that wait for engines.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ShareCharge {
+    /// Hash of the client's key.
+    pub key: u64,
+    /// Tokens that were expected when the request began to wait.
+    pub tokens: u32,
+    /// Number of the time in which requests have waited without a pause.
+    pub period: u64,
+}
+
 /// Request at an engine. It is ended in any case: when it is dropped, as one that tells nothing of the engine.
 pub struct EngineRequest {
     pool: Arc<EnginePool>,
     sent: SentRequest,
+    charge: Option<ShareCharge>,
     is_stream: bool,
     is_over: bool,
 }
@@ -309,6 +335,7 @@ impl EngineRequest {
         Some(Box::new(EngineRequest {
             pool: Arc::clone(pool),
             sent,
+            charge: None,
             is_stream: plan.is_stream(),
             is_over: false,
         }))
@@ -333,6 +360,17 @@ impl EngineRequest {
         self.pool.traffic(self.sent.member_number())
     }
 
+    /// Sets the tokens that the request has taken from the share of its key.
+    pub fn set_charge(&mut self, charge: Option<ShareCharge>) {
+        self.charge = charge;
+    }
+
+    /// Tokens that the request has taken from the share of its key, and the tokens by the engine's count, if the answer
+    /// says them.
+    pub fn count_share(&self, end: &AnswerEnd) -> Option<(ShareCharge, u32)> {
+        Some((self.charge?, self.sent.share_tokens(&end.usage?)?))
+    }
+
     /// Leaves out the time to the next event, as the client takes nothing.
     pub fn skip_gap(&mut self) {
         self.sent.skip_gap();
@@ -349,13 +387,17 @@ impl EngineRequest {
         self.sent.first_token_nanos().map(Instant::from_nanos)
     }
 
-    /// Counts the times of the tokens of a complete stream that has ended `now`, for a request that has arrived at
-    /// `asked`. If the engine does not say the number of tokens, events count as tokens.
+    /// Counts the time of a complete answer that has ended `now`, for a request that has arrived at `asked`, and those of
+    /// the tokens of a stream. If the engine does not say the number of tokens, events count as tokens.
     pub fn count_times(&self, end: &AnswerEnd, asked: Instant, now: Instant) {
-        let Some(first) = self.first_token().filter(|_| end.is_complete) else {
+        if !end.is_complete {
+            return;
+        }
+        let counts = &self.pool.counts;
+        counts.requests.add_latency(now.since(asked));
+        let Some(first) = self.first_token() else {
             return;
         };
-        let counts = &self.pool.counts;
         let to_first = first.since(asked);
         counts.first_tokens.add_latency(to_first);
         let said = end.usage.map(|usage| u64::from(usage.output_tokens));

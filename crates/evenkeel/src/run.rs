@@ -180,6 +180,7 @@ pub(crate) fn list_subsystems(
     let mut all: Vec<Arc<dyn Service>> = vec![
         Arc::new(evenkeel_acme::Acme::default()),
         Arc::new(evenkeel_kubernetes::Endpoints::default()),
+        Arc::new(evenkeel_kubernetes::NodeZone::default()),
         Arc::new(evenkeel_kubernetes::Gateways::default()),
         Arc::new(Negotiator::new(clock)),
         Arc::new(Reporting::new(clock).map_err(cannot("broker"))?),

@@ -51,6 +51,13 @@ const CONNECTIONS_PER_SWEEP: usize = 262_144;
 /// Time without a packet after which a connection of a rule that is gone is removed.
 pub(crate) const IDLE: Duration = Duration::from_secs(600);
 
+/// Group that the kernel has the terms of.
+#[derive(Clone, Debug)]
+pub(crate) struct WrittenGroup {
+    pub(crate) number: u32,
+    pub(crate) members: Arc<[MemberTerms]>,
+}
+
 /// The program in the kernel with the balancer's part.
 #[derive(Debug)]
 pub(crate) struct Engine {
@@ -71,7 +78,7 @@ pub(crate) struct Engine {
     pub(crate) lacks_listeners: bool,
     pub(crate) tickets: Tickets,
     pub(crate) swept: Option<Instant>,
-    interfaces: Interfaces,
+    pub(crate) interfaces: Interfaces,
     xdp: XdpInterfaces,
     pub(crate) connections: usize,
     pub(crate) sessions: Sessions,
@@ -127,6 +134,7 @@ impl Engine {
         }
         let find_owner = |seat| unclaimed.get(&seat).map(|terms: &Terms| terms.owner);
         let numbers = GroupNumbers::of_table(forwarder.list_groups()?, find_owner);
+        let sessions = Sessions::new(sessions, &forwarder)?;
         Ok(Engine {
             forwarder,
             numbers,
@@ -144,7 +152,7 @@ impl Engine {
             interfaces: Interfaces::default(),
             xdp: XdpInterfaces::default(),
             connections: 0,
-            sessions: Sessions::new(sessions),
+            sessions,
             nat: Nat::default(),
             rows: Rows::default(),
             obstacles: Obstacles::default(),
@@ -187,7 +195,8 @@ impl Engine {
             self.take_event(&event);
         }
         self.keep_decisions()?;
-        self.sessions.follow_process(&self.forwarder)?;
+        self.sessions
+            .follow_process(&self.forwarder, &mut self.errors)?;
         let now = self.clock.now();
         let moment = (now, monotonic_nanos());
         let tables = (&self.forwarder, &mut self.errors);
@@ -196,6 +205,8 @@ impl Engine {
         let is_due = self.swept.is_none_or(|swept| now.since(swept) >= pause);
         if is_due {
             self.nat.choose_ports(rules);
+            // Members behind other interfaces are left to the proxy.
+            self.attach_program()?;
         }
         self.obstacles.begin_round(is_due);
         self.rows.begin_round(rules);
@@ -210,7 +221,6 @@ impl Engine {
             self.log_event(&event);
         }
         if is_due {
-            self.attach_program()?;
             self.sweep(rules, now)?;
             self.end_other_layouts(rules)?;
             self.swept = Some(now);
@@ -228,7 +238,9 @@ impl Engine {
         let Some(listed) = self.errors.take(EntryKind::Interface, listed)? else {
             return Ok(());
         };
-        self.interfaces.set_states(self.forwarder.attach(&listed)?);
+        let (states, attached) = self.forwarder.attach(&listed);
+        self.interfaces.set_states(states);
+        self.errors.take(EntryKind::Interface, attached)?;
         self.xdp.attach(&mut self.forwarder, &mut self.errors)
     }
 
@@ -242,14 +254,14 @@ impl Engine {
         Ok(())
     }
 
-    /// Writes the terms of a group, and returns its number. Returns the reason why the proxy serves the group's rules if
+    /// Writes the terms of a group, and returns them with its number. Returns the reason why the proxy serves the group's rules if
     /// there is no number for it, or the kernel refuses.
     pub(crate) fn write_group(
         &mut self,
         rule: &PlannedRule,
         group: &Arc<Group>,
         now: Instant,
-    ) -> Result<Result<u32, String>, BpfError> {
+    ) -> Result<Result<WrittenGroup, String>, BpfError> {
         let name = group.name();
         let number = match self.groups.get(name) {
             Some((number, _)) => *number,
@@ -297,7 +309,8 @@ impl Engine {
         let written = self.write_group_terms((name, number), &terms, &members, now);
         if self.errors.take(EntryKind::Group, written)?.is_some() {
             self.groups.insert(Arc::clone(name), (number, terms));
-            return Ok(Ok(number));
+            let members = members.into();
+            return Ok(Ok(WrittenGroup { number, members }));
         }
         // The group keeps the number, and is written again in the next round: no group has these terms.
         let none = GroupTerms::default();
@@ -400,7 +413,7 @@ impl Engine {
     /// Fills in what the kernel does.
     pub(crate) fn fill_status(&self, status: &mut ForwardStatus, rules: &[PlannedRule]) {
         status.interfaces = self.interfaces.count();
-        status.tc_interfaces = self.interfaces.describe_filters();
+        status.tc_interfaces = self.interfaces.describe_others();
         status.xdp_interfaces = self.xdp.describe();
         status.connections = self.connections;
         status.table_size = self.forwarder.read_capacity().unwrap_or(0);

@@ -27,9 +27,9 @@ const NAMES: [&str; 9] = [
 pub(crate) enum EntryKind {
     /// Removal of connections.
     Connection,
-    /// Removal of a session of UDP.
+    /// Removal of a session of UDP, and entry of a client whose session the proxy has.
     Session,
-    /// Removal of connection ids of QUIC.
+    /// Removal of connection ids of QUIC, and ids of the proxy's sessions.
     ConnectionId,
     /// Copy of another balancer's connection or session, or the end of one.
     Copy,
@@ -39,7 +39,7 @@ pub(crate) enum EntryKind {
     Group,
     /// Listening addresses.
     Listener,
-    /// List of the interfaces, and native XDP at an interface.
+    /// List of the interfaces, and the program or native XDP at an interface.
     Interface,
     /// Program of another version.
     Layout,

@@ -54,6 +54,8 @@ mod subsystem;
 mod sweep;
 #[cfg(feature = "bpf")]
 mod terms;
+#[cfg(all(test, feature = "bpf"))]
+mod testing;
 #[cfg(feature = "bpf")]
 mod tickets;
 #[cfg(feature = "bpf")]

@@ -9,7 +9,7 @@ use evenkeel_kernel::bpf::BpfError;
 use evenkeel_kernel::forward::{LISTENERS, Listener, UdpListener};
 use tracing::warn;
 
-use crate::engine::Engine;
+use crate::engine::{Engine, WrittenGroup};
 use crate::failures::EntryKind;
 use crate::limits::list_unforwarded;
 use crate::plan::PlannedRule;
@@ -21,8 +21,8 @@ use crate::udp;
 pub(crate) struct Listeners {
     tcp: Vec<Listener>,
     udp: Vec<UdpListener>,
-    /// Number of each group, or the reason why the proxy serves the group's rules.
-    groups: HashMap<Arc<str>, Result<u32, String>>,
+    /// Groups with their terms, or the reason why the proxy serves a group's rules.
+    groups: HashMap<Arc<str>, Result<WrittenGroup, String>>,
 }
 
 impl Engine {
@@ -39,23 +39,24 @@ impl Engine {
             .for_each(|home| home.is_used = false);
         for rule in rules {
             let group = rule.group.current.load_full();
-            let number = match found.groups.get(group.name()) {
-                Some(number) => number.clone(),
+            let written = match found.groups.get(group.name()) {
+                Some(written) => written.clone(),
                 None => {
-                    let number = self.write_group(rule, &group, now)?;
+                    let written = self.write_group(rule, &group, now)?;
                     let name = Arc::clone(group.name());
-                    found.groups.insert(name, number.clone());
-                    number
+                    found.groups.insert(name, written.clone());
+                    written
                 }
             };
-            let number = match number {
-                Ok(number) => number,
+            let WrittenGroup { number, members } = match written {
+                Ok(written) => written,
                 Err(reason) => {
                     self.obstacles.refuse(rule, reason);
                     continue;
                 }
             };
-            if !self.obstacles.allow(rule, &group, &self.nat) {
+            let machine = (&self.nat, &self.interfaces);
+            if !self.obstacles.allow(rule, (&group, &members), machine) {
                 continue;
             }
             let nat = (rule.return_path == ReturnPath::Nat)

@@ -6,40 +6,25 @@ use std::net::{IpAddr, SocketAddr};
 
 use evenkeel_config::ReturnPath;
 use evenkeel_core::group::Group;
-use evenkeel_kernel::forward::find_source;
-use evenkeel_kernel::netlink::find_router;
+use evenkeel_kernel::netlink::{Route, find_route};
 use tracing::{info, warn};
 
+use crate::interfaces::{Interfaces, name_interface};
 use crate::nat::Nat;
-use crate::plan::PlannedRule;
-use crate::terms::find_forwardable;
+use crate::plan::{PlannedRule, UdpTerms};
+use crate::terms::{MemberTerms, find_forwardable};
+
+/// Number of the loopback interface, in all network namespaces: the way to members on this machine. The program finds no
+/// route to these, and leaves their connections to the proxy one by one.
+const LOOPBACK: u32 = 1;
 
 /// Reasons of rules, as found in the last round.
 #[derive(Debug, Default)]
 pub(crate) struct Obstacles {
     reasons: BTreeMap<String, String>,
     reasons_before: BTreeMap<String, String>,
-    /// Way to each member, as of the last look at the routes.
-    ways: HashMap<IpAddr, Way>,
-}
-
-/// Way from this machine to a member.
-#[derive(Clone, Copy, Debug)]
-struct Way {
-    /// Router on the way, if there is one.
-    router: Option<IpAddr>,
-    /// Address of this machine that packets to the member have.
-    source: Option<IpAddr>,
-}
-
-impl Way {
-    /// Without a route no connection goes to the member, and the proxy says so of each connection.
-    fn find(member: SocketAddr) -> Self {
-        Way {
-            router: find_router(member.ip()).unwrap_or(None),
-            source: find_source(member),
-        }
-    }
+    /// Route to each member, as of the last look at the routes.
+    routes: HashMap<IpAddr, Route>,
 }
 
 impl Obstacles {
@@ -47,17 +32,24 @@ impl Obstacles {
     pub(crate) fn begin_round(&mut self, is_due: bool) {
         self.reasons_before = mem::take(&mut self.reasons);
         if is_due {
-            self.ways.clear();
+            self.routes.clear();
         }
     }
 
-    /// Returns true if the kernel can forward connections of a rule now.
-    pub(crate) fn allow(&mut self, rule: &PlannedRule, group: &Group, nat: &Nat) -> bool {
+    /// Returns true if the kernel can forward connections of a rule to the members of its group now.
+    pub(crate) fn allow(
+        &mut self,
+        rule: &PlannedRule,
+        (group, members): (&Group, &[MemberTerms]),
+        (nat, interfaces): (&Nat, &Interfaces),
+    ) -> bool {
         let reason = match rule.return_path {
             ReturnPath::Route => None,
             ReturnPath::Nat => nat.obstacle.clone(),
             ReturnPath::Direct | ReturnPath::Tunnel => self.find_direct_obstacle(rule, group),
         };
+        let reason =
+            reason.or_else(|| self.find_return_obstacle(rule, (group, members), interfaces));
         let Some(reason) = reason else {
             return true;
         };
@@ -91,6 +83,47 @@ impl Obstacles {
         &self.reasons
     }
 
+    /// Returns the route to a member. Without one no connection goes to the member, and the program says so of each.
+    fn find_route(&mut self, member: IpAddr) -> Route {
+        let find = || find_route(member).unwrap_or_default();
+        *self.routes.entry(member).or_insert_with(find)
+    }
+
+    /// Finds a member that gets connections now, and whose answers come by an interface without the program: nobody would
+    /// put the rule's address into the answers. The strategy would give connections to the member, so the proxy serves the
+    /// rule until the member gets none.
+    fn find_return_obstacle(
+        &mut self,
+        rule: &PlannedRule,
+        (group, members): (&Group, &[MemberTerms]),
+        interfaces: &Interfaces,
+    ) -> Option<String> {
+        if !needs_answers(rule) {
+            return None;
+        }
+        let serving = members.iter().filter(|member| member.limit > 0);
+        for member in serving {
+            let interface = self.find_route(member.address.ip()).interface;
+            let has_program = |number: &u32| *number == LOOPBACK || interfaces.contains(*number);
+            if let Some(interface) = interface.filter(|number| !has_program(number)) {
+                let known = group.members().get(member.index);
+                let known = known.map_or("?", |member| &*member.name);
+                return Some(match interfaces.find_refused(interface) {
+                    Some(name) => format!(
+                        "the kernel refuses the program at the interface {name}, by which answers of the member {known} \
+                         come. Remove other filters of tc there"
+                    ),
+                    None => format!(
+                        "the member {known} is behind the interface {}, where the kernel does not forward: only Ethernet \
+                         interfaces that are up have the program",
+                        name_interface(interface)
+                    ),
+                });
+            }
+        }
+        None
+    }
+
     /// Finds a member that cannot get packets of the rule's clients unchanged.
     fn find_direct_obstacle(&mut self, rule: &PlannedRule, group: &Group) -> Option<String> {
         for member in group.members() {
@@ -105,8 +138,8 @@ impl Obstacles {
                     at.port()
                 ));
             }
-            let way = *self.ways.entry(at.ip()).or_insert_with(|| Way::find(at));
-            if let Some(router) = way
+            let route = self.find_route(at.ip());
+            if let Some(router) = route
                 .router
                 .filter(|_| rule.return_path == ReturnPath::Direct)
             {
@@ -115,7 +148,7 @@ impl Obstacles {
                      way to the member {name}. Set return_path = \"tunnel\""
                 ));
             }
-            let is_source = |listener: &&SocketAddr| Some(listener.ip()) == way.source;
+            let is_source = |listener: &&SocketAddr| Some(listener.ip()) == route.source;
             if let Some(listener) = rule.listeners.iter().find(is_source) {
                 return Some(format!(
                     "direct answers need an address that is only the rule's: this machine connects to the member \
@@ -134,3 +167,13 @@ fn find_other_port(rule: &PlannedRule, port: u16) -> Option<SocketAddr> {
     let mut listeners = rule.listeners.iter();
     listeners.find(|listener| listener.port() != port).copied()
 }
+
+/// Returns true if members' answers to clients of a rule must pass the program.
+fn needs_answers(rule: &PlannedRule) -> bool {
+    let passes = matches!(rule.return_path, ReturnPath::Route | ReturnPath::Nat);
+    let are_messages = |udp: UdpTerms| udp.is_single && !udp.expects_answer;
+    passes && !rule.udp.is_some_and(are_messages)
+}
+
+#[cfg(test)]
+mod tests;

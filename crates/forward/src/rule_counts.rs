@@ -1,5 +1,7 @@
 //! Counts of rules and members in the kernel.
 
+use std::time::Duration;
+
 use evenkeel_kernel::forward::{Counts, Forwarder, Terms};
 
 use crate::plan::PlannedRule;
@@ -43,13 +45,18 @@ pub(crate) fn describe_member(
 ) -> ForwardedMember {
     let (requests, time) = (&counts.requests, counts.requests.sum_latencies());
     let mean = |(count, ns): (u64, u64)| (count > 0).then(|| ns as f64 / count as f64 / 1e6);
+    let seconds = |(_, ns): (u64, u64)| Duration::from_nanos(ns).as_secs_f64();
     ForwardedMember {
         group: group.to_owned(),
         member: terms.address.to_string(),
         eligible: terms.room > 0,
         in_flight: counts.in_flight,
         picks: counts.picks,
+        connects: counts.handshakes.0,
+        connect_seconds: seconds(counts.handshakes),
         connect_ms: mean(counts.handshakes),
+        first_bytes: counts.answers.0,
+        first_byte_seconds: seconds(counts.answers),
         first_byte_ms: mean(counts.answers),
         refused: counts.refused,
         resets: counts.resets,

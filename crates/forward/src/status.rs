@@ -24,7 +24,7 @@ pub struct ForwardStatus {
     pub entry_errors: EntryErrorStatus,
     /// Number of interfaces with the program.
     pub interfaces: usize,
-    /// Interfaces where the program is a filter of tc, and not at tcx, with the reasons.
+    /// Interfaces where the program is not at tcx, with the reasons: `tc` has a filter of tc, and `proxy` no program.
     #[serde(default)]
     pub tc_interfaces: Vec<InterfaceStatus>,
     /// Interfaces of `kernel_forwarding.xdp_interfaces`.
@@ -84,9 +84,21 @@ pub struct ForwardedMember {
     pub in_flight: i64,
     /// Connections that the member was chosen for.
     pub picks: u64,
-    /// Mean time from SYN to SYN-ACK; `null` without a connection.
+    /// Connections that the member has accepted.
+    #[serde(default)]
+    pub connects: u64,
+    /// Sum of the times from SYN to SYN-ACK.
+    #[serde(default)]
+    pub connect_seconds: f64,
+    /// Mean of these times; `null` without a connection.
     pub connect_ms: Option<f64>,
-    /// Mean time from SYN to the member's first byte; `null` without one.
+    /// Connections with a first byte of the member.
+    #[serde(default)]
+    pub first_bytes: u64,
+    /// Sum of the times from SYN to the member's first byte.
+    #[serde(default)]
+    pub first_byte_seconds: f64,
+    /// Mean of these times; `null` without one.
     pub first_byte_ms: Option<f64>,
     /// Connections that the member has not accepted.
     pub refused: u64,

@@ -384,6 +384,7 @@ impl Subsystem for Forwarding {
         for (entry, count) in &status.entry_errors.counts {
             out.add_sample(&[("entry", entry)], *count as f64);
         }
+        write_tables(out, &status);
         copy_status::write_families(out, status.copies.as_ref());
         let mut rule_family = |name, kind, help, read: fn(&ForwardedRule) -> u64| {
             out.begin_family(name, kind, help);
@@ -447,6 +448,30 @@ impl Subsystem for Forwarding {
             |member| member.picks as f64,
         );
         family(
+            "evenkeel_forward_connects_total",
+            Type::Counter,
+            "Connections of the kernel that a member has accepted.",
+            |member| member.connects as f64,
+        );
+        family(
+            "evenkeel_forward_connect_seconds_total",
+            Type::Counter,
+            "Time until a member has accepted connections of the kernel.",
+            |member| member.connect_seconds,
+        );
+        family(
+            "evenkeel_forward_first_bytes_total",
+            Type::Counter,
+            "Connections of the kernel with a first byte of a member.",
+            |member| member.first_bytes as f64,
+        );
+        family(
+            "evenkeel_forward_first_byte_seconds_total",
+            Type::Counter,
+            "Time until the first byte of a member, from the beginning of connections of the kernel.",
+            |member| member.first_byte_seconds,
+        );
+        family(
             "evenkeel_forward_requests",
             Type::Gauge,
             "Requests within connections of the kernel that wait for a member's answer.",
@@ -497,6 +522,32 @@ impl Subsystem for Forwarding {
             "Forwarding of connections in the kernel",
             move || this.inner.status.lock().clone(),
         )]
+    }
+}
+
+/// Writes how full the tables of the kernel are.
+fn write_tables(out: &mut Exposition, status: &ForwardStatus) {
+    let (connections, sessions) = (status.table_size, status.session_table_size);
+    let tables = [
+        ("connections", status.connections, connections),
+        ("sessions", status.sessions, sessions),
+        ("connection_ids", status.connection_ids, sessions),
+    ];
+    out.begin_family(
+        "evenkeel_forward_table_entries",
+        Type::Gauge,
+        "Entries in a table of the kernel, with those that have ended lately.",
+    );
+    for (table, entries, _) in tables {
+        out.add_sample(&[("table", table)], entries as f64);
+    }
+    out.begin_family(
+        "evenkeel_forward_table_size",
+        Type::Gauge,
+        "Entries that a table of the kernel has room for.",
+    );
+    for (table, _, size) in tables {
+        out.add_sample(&[("table", table)], f64::from(size));
     }
 }
 

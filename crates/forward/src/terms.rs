@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use evenkeel_control::shares::{self, ServiceState, TargetShare};
 use evenkeel_core::address::Address;
 use evenkeel_core::group::{Group, Request};
-use evenkeel_core::member::Reason;
+use evenkeel_core::member::{Member, Reason};
 use evenkeel_core::terms::{Form, scale_costs};
 use evenkeel_core::time::Instant;
 use evenkeel_kernel::forward::Terms;
@@ -71,20 +71,26 @@ pub(crate) fn find_terms(
         costs.clear();
         costs.extend(seen.iter().map(|share| 1.0 / share.weight));
     }
-    // The scale goes by the members that serve.
-    for (cost, share) in costs.iter_mut().zip(&*seen) {
-        if share.standing != ServiceState::Serving {
-            *cost = f32::INFINITY;
-        }
-    }
-    scale_costs(costs, bases);
     let overridden = if group.state().is_panicking() {
         Reason::OVERRIDDEN_BY_PANIC
     } else {
         0
     };
+    // If no member may serve, shares are those of members that may have come back unnoticed: decisions find none of them.
+    let serves = |member: &Member, share: &TargetShare| {
+        let against = member.slot.reason_bits() & !(Reason::SOFT | overridden);
+        share.standing == ServiceState::Serving && against == 0
+    };
+    // The scale goes by the members that serve.
+    let members = group.members().iter().zip(&*seen);
+    for (cost, (member, share)) in costs.iter_mut().zip(members.clone()) {
+        if !serves(member, share) {
+            *cost = f32::INFINITY;
+        }
+    }
+    scale_costs(costs, bases);
     let ends_sessions = Reason::ENDS_SESSIONS & !overridden;
-    let members = group.members().iter().zip(&*seen).zip(&*bases).enumerate();
+    let members = members.zip(&*bases).enumerate();
     let members = members.filter_map(|(index, ((member, share), base))| {
         let limit = member.max_connections.unwrap_or(u32::MAX);
         let limit = limit.min(member.slot.reported_limit());
@@ -93,10 +99,7 @@ pub(crate) fn find_terms(
             address: find_forwardable(&member.address)?,
             base: *base,
             in_flight: member.slot.in_flight(),
-            limit: match share.standing {
-                ServiceState::Serving => limit,
-                _ => 0,
-            },
+            limit: if serves(member, share) { limit } else { 0 },
             must_leave: member.slot.reason_bits() & ends_sessions != 0,
         })
     });
@@ -121,3 +124,6 @@ pub(crate) fn hash_name(name: &str) -> u64 {
     name.hash(&mut hasher);
     hasher.finish().max(1)
 }
+
+#[cfg(test)]
+mod tests;

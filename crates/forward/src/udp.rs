@@ -2,19 +2,23 @@
 
 use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use evenkeel_kernel::bpf::BpfError;
 use evenkeel_kernel::forward::{
-    self as kernel, Forwarder, NatPorts, UdpClient, UdpEnd, UdpListener, UdpSession,
+    self as kernel, Forwarder, LONG_REST, NatPorts, UdpClient, UdpEnd, UdpListener, UdpSession,
 };
 use evenkeel_net::clock::monotonic_nanos;
 use evenkeel_proxy::udp::client_sessions::{ClientSessions, FollowedSessions, SessionKey};
 
+use self::kernel_ids::{GroupsOfListeners, LookUp};
 use crate::copies::Copies;
 use crate::failures::{EntryErrors, EntryKind};
 use crate::nat::Nat;
 use crate::plan::{PlannedRule, UdpTerms};
+
+mod kernel_ids;
 
 /// Time after which the proxy has begun a session with a datagram that the kernel has left to the proxy, or begins none.
 const BEGINS: Duration = Duration::from_secs(1);
@@ -22,8 +26,8 @@ const BEGINS: Duration = Duration::from_secs(1);
 /// Time for answers under way in a session of a rule that is gone.
 const ANSWERS: Duration = Duration::from_secs(3);
 
-/// Least time for which the port of a datagram without an answer rests: the answer may be late, and is for nobody else.
-const LONG_REST: Duration = Duration::from_secs(30);
+/// Time for which the connection ids of QUIC of such a session are known: the proxy asks for them when the client sends again.
+const IDS: Duration = Duration::from_secs(30);
 
 /// Time beyond `idle_timeout` after which a copy is removed whose sender is gone: the last datagram that a copy knows of may
 /// be two rounds old.
@@ -62,6 +66,7 @@ struct State {
     is_open: bool,
     is_answered: bool,
     is_copied: bool,
+    is_quic: bool,
     is_single: bool,
     leaves: bool,
     /// Time since the last datagram.
@@ -76,6 +81,7 @@ impl State {
             is_open: session.is_open(),
             is_answered: session.is_answered(),
             is_copied: session.is_copied(),
+            is_quic: session.is_quic(),
             is_single: session.is_single(),
             leaves: session.leaves(),
             silence: session.find_silence(now_ns),
@@ -94,7 +100,8 @@ fn find_end(state: State, limits: Option<Limits>, linger: Duration) -> Option<Ud
         return (silence > linger).then_some(UdpEnd::Idle);
     }
     let Some(Limits { idle, terms }) = limits else {
-        return (silence > ANSWERS).then_some(UdpEnd::Idle);
+        let limit = if state.is_quic { IDS } else { ANSWERS };
+        return (silence > limit).then_some(UdpEnd::Idle);
     };
     if state.is_copied {
         return (silence > idle.saturating_add(COPY_LINGER)).then_some(UdpEnd::Idle);
@@ -122,6 +129,8 @@ pub(crate) struct Sessions {
     /// Clients whose sessions the proxy has.
     kept: HashSet<UdpClient>,
     listeners: Option<Vec<UdpListener>>,
+    /// Groups of the listeners, and of those whose sessions are in the table.
+    groups: GroupsOfListeners,
     /// True if the kernel has refused to write or remove a listener.
     lacks_listeners: bool,
     /// Number of sessions in the table.
@@ -133,17 +142,20 @@ pub(crate) struct Sessions {
 }
 
 impl Sessions {
-    /// Follows the sessions of the proxy.
-    pub(crate) fn new(of_proxy: &ClientSessions) -> Self {
-        Sessions {
-            followed: of_proxy.follow(),
+    /// Follows the sessions of the proxy, which asks for the connection ids of the kernel from now on.
+    pub(crate) fn new(of_proxy: &ClientSessions, forwarder: &Forwarder) -> Result<Self, BpfError> {
+        let groups = GroupsOfListeners::default();
+        let look_up = LookUp::new(forwarder.learnt_ids()?, groups.clone());
+        Ok(Sessions {
+            followed: of_proxy.follow(Arc::new(look_up)),
             kept: HashSet::new(),
             listeners: None,
+            groups,
             lacks_listeners: false,
             count: 0,
             connection_ids: 0,
             is_unused: false,
-        }
+        })
     }
 
     /// Returns the number of sessions in the table, as of the last look.
@@ -156,17 +168,34 @@ impl Sessions {
         self.connection_ids
     }
 
-    /// Tells the kernel which clients have sessions in the proxy.
-    pub(crate) fn follow_process(&mut self, forwarder: &Forwarder) -> Result<(), BpfError> {
-        for change in self.followed.take_changes() {
+    /// Tells the kernel which clients have sessions in the proxy, and the connection ids of these sessions.
+    pub(crate) fn follow_process(
+        &mut self,
+        forwarder: &Forwarder,
+        errors: &mut EntryErrors,
+    ) -> Result<(), BpfError> {
+        let changes = self.followed.take_changes();
+        for change in changes.ids {
+            let (listener, id) = (change.key.listener, change.key.id);
+            if listener.ip().is_unspecified() {
+                // The kernel forwards for single addresses only.
+                continue;
+            }
+            // Without room, clients with the id whose address changes get a member by the strategy.
+            let shared = forwarder.share_connection_id(listener, id.as_bytes(), change.member);
+            errors.take(EntryKind::ConnectionId, shared)?;
+        }
+        for change in changes.sessions {
             let SessionKey { client, listener } = change.key;
             let client = UdpClient { client, listener };
             if change.has_session {
-                // Without room the kernel may get the session.
-                forwarder.keep_client(&client, monotonic_nanos())?;
+                // Without the entry the kernel may get the session.
+                let kept = forwarder.keep_client(&client, monotonic_nanos());
+                errors.take(EntryKind::Session, kept)?;
                 self.kept.insert(client);
             } else {
-                forwarder.release_client(&client)?;
+                // A look at the table removes the entry if the kernel refuses now.
+                errors.take(EntryKind::Session, forwarder.release_client(&client))?;
                 self.kept.remove(&client);
             }
         }
@@ -185,6 +214,7 @@ impl Sessions {
         listeners: Vec<UdpListener>,
     ) -> Result<(), BpfError> {
         let written = forwarder.set_udp_listeners(&listeners);
+        self.groups.add_listeners(&listeners);
         // Sessions may have begun since the last look, and begin still if the kernel has refused to remove an address.
         self.is_unused = false;
         self.lacks_listeners = written.is_err();
@@ -218,8 +248,12 @@ impl Sessions {
         }
         let linger = kernel::choose_linger(self.count, forwarder.read_udp_capacity()?);
         let (mut over, mut count) = (Vec::new(), 0);
+        let mut used: HashSet<_> = limits.keys().copied().collect();
         forwarder.visit_udp_sessions(|session| {
             count += 1;
+            if session.is_quic() {
+                used.insert(session.of.listener);
+            }
             nat.note_seat(session.seat, session.holds_port());
             let linger = nat.choose_linger_of(session.seat, session.holds_port(), linger);
             let limits = limits.get(&session.of.listener).copied();
@@ -247,19 +281,25 @@ impl Sessions {
             }
         }
         self.count = count;
+        self.groups.retain_listeners(&used);
         // Sessions of a rule that is gone may have left ids.
         let is_quic = |rule: &PlannedRule| rule.udp.is_some_and(|terms| terms.is_quic);
         if self.connection_ids > 0 || rules.iter().any(is_quic) {
             let left = errors.take(EntryKind::ConnectionId, forwarder.sweep_connection_ids())?;
             self.connection_ids = left.unwrap_or(self.connection_ids);
         }
-        let kept = self.release_clients(forwarder, now_ns)?;
+        let kept = self.release_clients(forwarder, errors, now_ns)?;
         self.is_unused = may_rest && self.count + self.connection_ids + kept == 0;
         Ok(())
     }
 
     /// Lets the kernel have clients again. Returns the number of clients that were left to the proxy.
-    fn release_clients(&self, forwarder: &Forwarder, now_ns: u64) -> Result<usize, BpfError> {
+    fn release_clients(
+        &self,
+        forwarder: &Forwarder,
+        errors: &mut EntryErrors,
+        now_ns: u64,
+    ) -> Result<usize, BpfError> {
         let (mut free, mut kept) = (Vec::new(), 0);
         forwarder.visit_kept_clients(|client, since_ns| {
             kept += 1;
@@ -268,8 +308,9 @@ impl Sessions {
                 free.push(client);
             }
         })?;
-        free.iter()
-            .try_for_each(|client| forwarder.release_client(client))?;
+        for client in free {
+            errors.take(EntryKind::Session, forwarder.release_client(&client))?;
+        }
         Ok(kept)
     }
 }

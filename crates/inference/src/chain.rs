@@ -162,6 +162,7 @@ impl ChainBuilder {
             links: &self.links,
             parts: [measure(tools), measure(system)],
             prompt_bytes: self.prompt_bytes(),
+            is_measured: true,
         }
     }
 
@@ -232,6 +233,8 @@ pub struct Chain<'a> {
     /// Blocks of tools and system prompt, and the bytes in them.
     parts: [(usize, u64); 2],
     prompt_bytes: u64,
+    /// True if `prompt_bytes` is not a guess.
+    is_measured: bool,
 }
 
 impl<'a> Chain<'a> {
@@ -241,6 +244,7 @@ impl<'a> Chain<'a> {
             links: &[],
             parts: [(0, 0); 2],
             prompt_bytes,
+            is_measured: false,
         }
     }
 
@@ -250,6 +254,18 @@ impl<'a> Chain<'a> {
             links,
             parts: [(0, 0); 2],
             prompt_bytes,
+            is_measured: true,
+        }
+    }
+
+    /// Has the prompt count as this number of bytes. `is_measured` is false if the number is a guess, from which
+    /// nothing is learnt.
+    #[must_use]
+    pub const fn counted_as(self, prompt_bytes: u64, is_measured: bool) -> Self {
+        Chain {
+            prompt_bytes,
+            is_measured,
+            ..self
         }
     }
 
@@ -271,6 +287,14 @@ impl<'a> Chain<'a> {
     /// Bytes of the whole prompt, also of those in no block.
     pub fn prompt_bytes(&self) -> u64 {
         self.prompt_bytes
+    }
+
+    /// Bytes of the whole prompt; 0 if the number is a guess.
+    pub fn measured_bytes(&self) -> u64 {
+        match self.is_measured {
+            true => self.prompt_bytes,
+            false => 0,
+        }
     }
 
     /// Bytes of the prompt in the first `blocks` blocks.

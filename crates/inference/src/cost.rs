@@ -10,7 +10,7 @@
 //! evict  = a * u * found_share            tokens that reading throws out of the cache, and that are read again
 //! stall  = 1/2 * a * u * (D + W)          streams wait while the prompt is read; those that wait are streams by then
 //! slower = 2 * O * c * (D + W)            the request's tokens, and those of all others while it runs
-//! full   = wait for room in the cache, if metrics say that it is full; the rest of a refusal
+//! full   = rest of the time for which a member that has refused a request counts as full
 //! write  = O * b
 //! ```
 //!
@@ -68,10 +68,6 @@ pub struct ReportedLoad {
     pub waiting: Option<f32>,
     /// Requests that run in the engine: read, or written to.
     pub running: Option<f32>,
-    /// Share of the engine's cache that running requests use, from 0 to 1.
-    pub cache_used: Option<f32>,
-    /// Size of the engine's cache in tokens.
-    pub cache_tokens: Option<f32>,
     /// Tokens that other balancers have queued at the member.
     pub queued_elsewhere: f32,
     /// Requests of other balancers without a first token.
@@ -103,7 +99,7 @@ pub struct CostParts {
     pub stall: f32,
     /// Time by which the request and the others are slower while it runs.
     pub slower: f32,
-    /// Time until the member has room.
+    /// Rest of the time for which the member counts as full.
     pub full: f32,
     /// Time to write the answer, if the request were alone.
     pub write: f32,
@@ -240,7 +236,7 @@ pub fn price_member(
         evict: read * unread * work.found_share,
         stall: STALL_SHARE * read * unread * (streams + waiting),
         slower: 2.0 * output * crowd * (streams + waiting),
-        full: queue.full_seconds + wait_for_room(load, unread + output, output, speeds, streams),
+        full: queue.full_seconds,
         write: output * write,
         extra: candidate.extra_seconds,
         credit: 0.0,
@@ -251,27 +247,6 @@ pub fn price_member(
 /// Tokens that a member has to read.
 pub fn unread_tokens(prompt_tokens: f32, known_tokens: f32) -> f32 {
     (prompt_tokens - known_tokens).max(1.0)
-}
-
-/// Seconds until running requests have given up enough room in the cache.
-fn wait_for_room(
-    load: &ReportedLoad,
-    needed: f32,
-    output: f32,
-    speeds: &Speeds,
-    streams: f32,
-) -> f32 {
-    let (Some(used), Some(size)) = (load.cache_used, load.cache_tokens) else {
-        return 0.0;
-    };
-    let used = size * used.clamp(0.0, 1.0);
-    let missing = needed - (size - used);
-    match missing > 0.0 && used > 0.0 {
-        // Requests that run have half of their answer left on average, and as they end evenly, the room that is missing
-        // is free after its share of twice that time.
-        true => missing / used * output * (speeds.write + speeds.crowd * streams),
-        false => 0.0,
-    }
 }
 
 /// Chooses the member with the lowest cost. `price` works out the cost of a candidate, and `explain` gets each
@@ -413,8 +388,6 @@ mod tests {
         let load = ReportedLoad {
             waiting: Some(5.0),
             running: Some(7.0),
-            cache_used: Some(0.9),
-            cache_tokens: Some(10_000.0),
             ..ReportedLoad::default()
         };
         let loaded = Candidate {
@@ -432,9 +405,6 @@ mod tests {
         assert_eq!(parts.queued_tokens, 1000.0 + 2000.0);
         // Two streams of ours, and half of the four that run besides ours.
         assert_eq!(parts.streams, 4.0);
-        // 2,000 tokens are needed, 1,000 are free.
-        let expected = 1000.0 / 9000.0 * 200.0 * (SPEEDS.write + 4.0 * SPEEDS.crowd);
-        assert!((parts.full - expected).abs() < 1e-4, "{parts:?}");
     }
 
     #[test]
@@ -452,7 +422,6 @@ mod tests {
                 queued_elsewhere: tokens,
                 waiting_elsewhere: requests,
                 streams_elsewhere: requests,
-                ..ReportedLoad::default()
             };
             let loaded = Candidate {
                 load,
@@ -544,7 +513,7 @@ mod tests {
     proptest! {
         #[test]
         fn costs_are_numbers_whatever_comes_in(
-            numbers in prop::array::uniform16(any::<f32>()),
+            numbers in prop::array::uniform15(any::<f32>()),
             weights in prop::collection::vec(any::<f32>(), 1..4),
         ) {
             let work = RequestWork {
@@ -564,11 +533,9 @@ mod tests {
             let load = ReportedLoad {
                 waiting: Some(numbers[12]),
                 running: Some(numbers[9]),
-                cache_used: Some(numbers[13].clamp(0.0, 1.0)),
-                cache_tokens: Some(numbers[14]),
-                queued_elsewhere: numbers[15],
+                queued_elsewhere: numbers[14],
                 waiting_elsewhere: numbers[8],
-                streams_elsewhere: numbers[14],
+                streams_elsewhere: numbers[13],
             };
             let candidates = weights.iter().enumerate().map(|(member, weight)| Candidate {
                 weight: *weight,

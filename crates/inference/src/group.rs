@@ -1,5 +1,7 @@
 //! A group of engines: everything that is known of its members, and the steps of a request.
 
+mod remembered;
+
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -8,9 +10,10 @@ use crate::copies::CopyCredits;
 use crate::cost::{
     Candidate, CostParts, RequestWork, choose_cheapest, price_member, unread_tokens,
 };
+use crate::expected::ExpectedTokens;
 use crate::fleet::FleetSpeed;
 use crate::index::Index;
-use crate::memory::{FIRST_SPAN, MemberMemory, Prediction, PredictionResult};
+use crate::memory::{MemberMemory, Prediction, PredictionResult};
 use crate::queue::{MemberQueue, QueueEntry, QueueMean, QueueMoment};
 use crate::sent_prompts::SentPrompts;
 use crate::speed::{LearningTime, MemberSpeed};
@@ -22,9 +25,6 @@ const MOST_TOKENS: f32 = 1e9;
 
 /// Share of a prompt up to which the tokens that a member remembers do not matter for its speed of reading.
 const COLD_SHARE: f32 = 0.05;
-
-/// Least time that a member must save, in seconds, to judge by the time of the first token whether it did.
-const GUESS_SECONDS: f32 = 0.1;
 
 /// Events of a stream after which its pace is learnt, and those that are enough at its end.
 const PACE_EVENTS: u64 = 64;
@@ -82,6 +82,7 @@ pub struct RequestFacts<'a> {
 pub struct RequestPlan<'a> {
     facts: RequestFacts<'a>,
     work: RequestWork,
+    expected: ExpectedTokens,
     tokens_per_byte: f32,
     /// Bits of the seconds of [`RequestPlan::queued_seconds`].
     queued_seconds: AtomicU32,
@@ -103,10 +104,15 @@ struct KnownBeginning {
 pub struct SentRequest {
     member: usize,
     queue: QueueEntry,
-    prediction: Prediction,
+    pub(crate) prediction: Prediction,
+    /// Tokens of the prompt that the member was expected to remember.
+    expected_tokens: f32,
     model: u64,
+    /// Bytes of the prompt; 0 if they are a guess.
     prompt_bytes: u64,
-    prompt_tokens: f32,
+    pub(crate) prompt_tokens: f32,
+    /// Tokens of the answer that were expected.
+    pub(crate) output_tokens: f32,
 }
 
 /// End of an answer.
@@ -136,6 +142,12 @@ impl RequestPlan<'_> {
     /// Work of the request, as the costs know it.
     pub fn request_work(&self) -> &RequestWork {
         &self.work
+    }
+
+    /// Bytes that the prompt counts as, if they are a guess: more may come.
+    pub fn guessed_bytes(&self) -> Option<u64> {
+        let chain = &self.facts.chain;
+        (chain.measured_bytes() == 0).then(|| chain.prompt_bytes())
     }
 
     /// True if the answer comes as a stream of events.
@@ -189,7 +201,7 @@ impl SentRequest {
     /// Tokens of the prompt that the member was expected to remember, by what the engine has counted.
     pub fn expected_cached(&self, usage: &Usage) -> f32 {
         // The prediction was made with a guess of how many tokens the prompt has.
-        self.prediction.tokens * usage.prompt_tokens as f32 / self.prompt_tokens
+        self.expected_tokens * usage.prompt_tokens as f32 / self.prompt_tokens
     }
 
     /// Time of the first token, in nanoseconds; `None` before it, and if the answer comes as a whole.
@@ -227,6 +239,10 @@ impl EngineGroup {
         let tokens_per_byte = self.tokens.tokens_per_byte(facts.model);
         let prompt = facts.chain.prompt_bytes() as f32 * tokens_per_byte;
         let links = facts.chain.block_links();
+        let matches = self.index.find_matches(links, &self.memories);
+        let before = |blocks| facts.chain.bytes_before(blocks) as f32 * tokens_per_byte;
+        let memories = &self.memories;
+        let expected = ExpectedTokens::of_members(&self.index, links, &matches, memories, before);
         RequestPlan {
             facts,
             work: RequestWork {
@@ -234,8 +250,9 @@ impl EngineGroup {
                 output_tokens: self.tokens.expected_output(facts.model, facts.max_tokens),
                 found_share: self.tokens.found_share(),
                 tie_key: links.first().copied().unwrap_or(facts.random),
-                matches: self.index.find_matches(links, &self.memories),
+                matches,
             },
+            expected,
             tokens_per_byte,
             queued_seconds: AtomicU32::new(0),
             owner: 0,
@@ -304,7 +321,7 @@ impl EngineGroup {
         candidate: &Candidate,
         now_nanos: u64,
     ) -> CostParts {
-        let known = plan.tokens_before(plan.blocks_of(candidate.member));
+        let known = plan.expected.tokens_of(candidate.member);
         self.price_known(plan, candidate, known, now_nanos)
     }
 
@@ -346,7 +363,8 @@ impl EngineGroup {
             .predict_memory(links, member, &self.memories, |blocks| {
                 plan.tokens_before(blocks)
             });
-        let unread = unread_tokens(plan.work.prompt_tokens, prediction.tokens);
+        let expected_tokens = memory.expect_tokens(&prediction);
+        let unread = unread_tokens(plan.work.prompt_tokens, expected_tokens);
         let stamp = memory.advance_clock(unread as u64);
         self.index
             .record_chain(links, member, stamp, &self.memories);
@@ -370,9 +388,11 @@ impl EngineGroup {
                 queued_tokens: queued as u64,
                 ..prediction
             },
+            expected_tokens,
             model: plan.facts.model,
-            prompt_bytes: plan.facts.chain.prompt_bytes(),
+            prompt_bytes: plan.facts.chain.measured_bytes(),
             prompt_tokens: plan.work.prompt_tokens,
+            output_tokens: plan.work.output_tokens,
         })
     }
 
@@ -467,30 +487,6 @@ impl EngineGroup {
         self.guess_cached(request, memory, now_nanos)
     }
 
-    /// Learns from the number of tokens that the member remembered.
-    fn learn_cached(
-        &self,
-        request: &SentRequest,
-        memory: &MemberMemory,
-        usage: &Usage,
-        cached: f32,
-        now_nanos: u64,
-    ) -> PredictionResult {
-        if !request.is_cold() {
-            let read = (usage.prompt_tokens as f32 - cached).max(1.0);
-            let tokens = request.queue.queued_before() + read;
-            self.learn_first_token(request, tokens, now_nanos);
-        }
-        // The prediction was made with a guess of how many tokens the prompt has.
-        let scale = usage.prompt_tokens as f32 / request.prompt_tokens;
-        let prediction = Prediction {
-            tokens: request.prediction.tokens * scale,
-            recorded_tokens: request.prediction.recorded_tokens * scale,
-            ..request.prediction
-        };
-        memory.learn_result(&prediction, cached)
-    }
-
     /// Learns the pace of a stream, if its gaps have at least this many events.
     fn learn_pace(&self, request: &mut SentRequest, least_events: u64, now_nanos: u64) {
         let Some(speed) = self.speeds.get(request.member) else {
@@ -500,29 +496,6 @@ impl EngineGroup {
             let seconds = seconds / self.tokens.tokens_per_event();
             speed.learn_pace(others, seconds, &self.fleet.get(), self.time_at(now_nanos));
         }
-    }
-
-    /// Judges a prediction by the time of the first token, where the engine does not say what it remembered. `None` if
-    /// the time tells nothing.
-    fn guess_cached(
-        &self,
-        request: &SentRequest,
-        memory: &MemberMemory,
-        now_nanos: u64,
-    ) -> Option<PredictionResult> {
-        let seconds = request.queue.first_token_seconds()?;
-        let speeds = self.speeds.get(request.member)?.get();
-        let saved = speeds.read * request.prediction.tokens;
-        let expected = speeds.delay + speeds.read * request.queue.tokens_to_first();
-        // The time saved has to stand out from the noise.
-        if request.is_cold() || saved < GUESS_SECONDS || saved < expected {
-            return None;
-        }
-        if seconds > expected + saved / 2.0 {
-            return Some(memory.learn_result(&request.prediction, 0.0));
-        }
-        self.learn_first_token(request, request.queue.tokens_to_first(), now_nanos);
-        Some(memory.learn_result(&request.prediction, request.prediction.tokens))
     }
 
     /// Takes a member for full until this time: it has refused a request because of its queue (429 or 503).
@@ -543,7 +516,7 @@ impl EngineGroup {
     pub fn forget_member(&self, member: usize) {
         self.forget_memory(member);
         if let Some(memory) = self.memories.get(member) {
-            memory.set_span(FIRST_SPAN);
+            memory.forget_span();
         }
         if let Some(speed) = self.speeds.get(member) {
             speed.forget_samples(&self.fleet.get());

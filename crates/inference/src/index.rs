@@ -231,27 +231,75 @@ impl Index {
             return Prediction::default();
         };
         let moment = memory.read_moment();
-        let find = |is_held: fn(&MemoryMoment, u32) -> bool| {
-            let is_its = |holder: Holder| usize::from(holder.member) == member;
+        let count = |is_held: fn(&MemoryMoment, u32) -> bool| {
             let matches = self.search(links, |holder| {
-                is_its(holder) && is_held(&moment, holder.stamp)
+                usize::from(holder.member) == member && is_held(&moment, holder.stamp)
             });
-            let blocks = matches.blocks_of(member);
+            matches.blocks_of(member)
+        };
+        let blocks = [
+            count(MemoryMoment::holds_block),
+            count(MemoryMoment::may_hold_block),
+        ];
+        self.predict_blocks(links, member, &moment, blocks, tokens_before)
+    }
+
+    /// Expectations of what members remember of a chain, of each member that has read a part of the chain. `matches` are
+    /// the members that are believed to hold something.
+    pub fn predict_members(
+        &self,
+        links: &[u64],
+        matches: &Matches,
+        members: &[MemberMemory],
+        tokens_before: impl Fn(usize) -> f32,
+        mut take: impl FnMut(u16, &MemberMemory, &Prediction),
+    ) {
+        let recorded = self.search(links, |holder| {
+            let memory = members.get(usize::from(holder.member));
+            memory.is_some_and(|memory| memory.read_moment().may_hold_block(holder.stamp))
+        });
+        for one in recorded.as_slice() {
+            let member = usize::from(one.member);
+            let Some(memory) = members.get(member) else {
+                continue;
+            };
+            let blocks = [matches.blocks_of(member), one.blocks as usize];
+            let moment = memory.read_moment();
+            let prediction = self.predict_blocks(links, member, &moment, blocks, &tokens_before);
+            take(one.member, memory, &prediction);
+        }
+    }
+
+    /// Expectation of what a member remembers of a chain, of which it is believed to hold the first number of blocks, and
+    /// has recorded the second one.
+    fn predict_blocks(
+        &self,
+        links: &[u64],
+        member: usize,
+        moment: &MemoryMoment,
+        [held, recorded]: [usize; 2],
+        tokens_before: impl Fn(usize) -> f32,
+    ) -> Prediction {
+        let read_age = |blocks: usize| {
             let last = blocks.checked_sub(1).and_then(|last| links.get(last));
             let holders = last.map(|link| self.read_holders(*link));
             let age = holders.and_then(|holders| {
-                let its = holders.iter().filter(|holder| is_its(*holder));
+                let its = holders
+                    .iter()
+                    .filter(|holder| usize::from(holder.member) == member);
                 its.map(|holder| moment.age_tokens(holder.stamp)).min()
             });
-            (tokens_before(blocks), age.unwrap_or(0))
+            age.unwrap_or(0)
         };
-        let (tokens, age) = find(MemoryMoment::holds_block);
-        let (recorded_tokens, recorded_age) = find(MemoryMoment::may_hold_block);
+        let age = read_age(held);
         Prediction {
-            tokens,
-            recorded_tokens,
+            tokens: tokens_before(held),
+            recorded_tokens: tokens_before(recorded),
             age,
-            recorded_age,
+            recorded_age: match recorded == held {
+                true => age,
+                false => read_age(recorded),
+            },
             queued_tokens: 0,
         }
     }
@@ -537,11 +585,12 @@ impl Set<'_> {
         true
     }
 
-    /// Puts a new entry at the place of the oldest one.
+    /// Puts a new entry at the place of the oldest one. A block beyond the span may still be in the engine's cache: its entry
+    /// stays as long as there is a free place.
     fn replace_oldest(&self, link: u64, holder: Holder, members: &[MemberMemory]) {
         let (mut place, mut oldest) = (0, None);
         for way in 0..WAYS {
-            let age = self.relative_age(way, members, MemoryMoment::holds_block);
+            let age = self.relative_age(way, members, MemoryMoment::may_hold_block);
             if oldest.is_none_or(|oldest| age > oldest) {
                 (place, oldest) = (way, Some(age));
             }

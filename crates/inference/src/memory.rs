@@ -5,8 +5,13 @@
 //! `clock - stamp` is below the member's *span*. The span is learnt from the answers: tokens that were predicted and
 //! not there make it shorter, tokens that were there and not predicted make it longer. So the size of the cache, its way
 //! of eviction, host memory behind the GPU, and a cache that is switched off are all the same thing: a measured number.
+//!
+//! How sure that is, is learnt as well: the [share](crate::kept) that was found of what the member read at each age. Costs
+//! go by the tokens that are expected by these shares, also beyond the span.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use crate::kept::{AGE_CLASSES, KeptShares};
 
 /// Tokens of a unit of stamps: 32 bits of units last for 68 thousand million tokens.
 const STAMP_TOKENS: u64 = 16;
@@ -43,7 +48,10 @@ const FRESH_SHARE: u64 = 16;
 const RESTART_SHARE: u64 = 4;
 
 /// Words that are learnt of a member's memory.
-pub(crate) const MEMORY_WORDS: usize = 4;
+pub(crate) const MEMORY_WORDS: usize = COUNTER_WORDS + AGE_CLASSES;
+
+/// Words of clock, span and misses.
+const COUNTER_WORDS: usize = 4;
 
 /// Memory of one member. All workers share it.
 #[derive(Debug)]
@@ -55,6 +63,7 @@ pub struct MemberMemory {
     span: AtomicU64,
     /// Predictions of young blocks of which nothing was there, since a member has remembered something.
     misses: AtomicU32,
+    kept: KeptShares,
 }
 
 /// State of a member's memory at one moment.
@@ -103,6 +112,7 @@ impl Default for MemberMemory {
             forgotten_at: AtomicU64::new(0),
             span: AtomicU64::new(FIRST_SPAN),
             misses: AtomicU32::new(0),
+            kept: KeptShares::default(),
         }
     }
 }
@@ -126,6 +136,12 @@ impl MemberMemory {
         self.span.load(Ordering::Relaxed)
     }
 
+    /// Forgets how long the member remembers what it reads: the member is another one now.
+    pub(crate) fn forget_span(&self) {
+        self.set_span(FIRST_SPAN);
+        self.kept.clear();
+    }
+
     /// Sets the span: the size of the engine's cache, if its metrics say it, or what the process before has learnt.
     pub fn set_span(&self, tokens: u64) {
         self.span.store(tokens.min(MAX_SPAN), Ordering::Relaxed);
@@ -133,24 +149,33 @@ impl MemberMemory {
 
     /// Words for the process that takes the place of this one.
     pub(crate) fn export_words(&self) -> [u64; MEMORY_WORDS] {
-        [
+        let counters = [
             self.clock.load(Ordering::Relaxed),
             self.forgotten_at.load(Ordering::Relaxed),
             self.span_tokens(),
             u64::from(self.misses.load(Ordering::Relaxed)),
-        ]
+        ];
+        let mut all = counters.into_iter().chain(self.kept.export_words());
+        std::array::from_fn(|_| all.next().unwrap_or(0))
     }
 
     /// Restores the words of another process.
     pub(crate) fn import_words(&self, words: &[u64; MEMORY_WORDS]) {
-        let [clock, forgotten_at, span, misses] = *words;
+        let Some(([clock, forgotten_at, span, misses], shares)) =
+            words.split_first_chunk::<COUNTER_WORDS>()
+        else {
+            return;
+        };
+        if let Some(shares) = shares.first_chunk() {
+            self.kept.import_words(shares);
+        }
         // No clock comes near this in the life of an engine.
-        let clock = clock.min(u64::MAX / 2);
+        let clock = (*clock).min(u64::MAX / 2);
         self.clock.store(clock, Ordering::Relaxed);
         self.forgotten_at
-            .store(forgotten_at.min(clock), Ordering::Relaxed);
-        self.set_span(span);
-        let misses = u32::try_from(misses).unwrap_or(0);
+            .store((*forgotten_at).min(clock), Ordering::Relaxed);
+        self.set_span(*span);
+        let misses = u32::try_from(*misses).unwrap_or(0);
         self.misses.store(misses, Ordering::Relaxed);
     }
 
@@ -189,8 +214,32 @@ impl MemberMemory {
         }
     }
 
+    /// Expected number of tokens that the member remembers. What is younger than the span counts whole: requests that go
+    /// where their prompts probably are keep caches from holding the same prompts.
+    pub fn expect_tokens(&self, prediction: &Prediction) -> f32 {
+        let [(young, _), (old, age)] = prediction.list_parts();
+        match old > 0.0 {
+            true => young + old * self.kept.read_share(age),
+            false => young,
+        }
+    }
+
+    /// Learns the shares that the member did remember of what it read at these ages.
+    fn learn_shares(&self, prediction: &Prediction, cached_tokens: f32) {
+        let mut left = cached_tokens + SLACK_TOKENS;
+        for (tokens, age) in prediction.list_parts() {
+            // Engines remember whole blocks: parts of a block or two tell nothing. A block that may have been read beside
+            // this request tells nothing, either.
+            if tokens > 2.0 * SLACK_TOKENS && age >= prediction.queued_tokens {
+                self.kept.learn_share(age, left / tokens);
+            }
+            left -= tokens;
+        }
+    }
+
     /// Learns from the tokens that the member did remember.
     pub fn learn_result(&self, prediction: &Prediction, cached_tokens: f32) -> PredictionResult {
+        self.learn_shares(prediction, cached_tokens);
         let is_off = |by: f32, of: f32| by > SLACK_TOKENS + SLACK_SHARE * of;
         let predicted = prediction.tokens;
         let span = self.span_tokens();
@@ -245,6 +294,23 @@ impl MemberMemory {
         }
         self.forget_before_now();
         PredictionResult::Restarted
+    }
+}
+
+impl Prediction {
+    /// Expectation of the part that is believed to be remembered, alone.
+    pub(crate) fn without_old_part(&self) -> Self {
+        Prediction {
+            recorded_tokens: self.tokens,
+            recorded_age: self.age,
+            ..*self
+        }
+    }
+
+    /// Tokens and age of the part that is believed to be remembered, and of the part behind it.
+    fn list_parts(&self) -> [(f32, u64); 2] {
+        let old = self.recorded_tokens - self.tokens;
+        [(self.tokens, self.age), (old, self.recorded_age)]
     }
 }
 
@@ -416,6 +482,39 @@ mod tests {
             memory.learn_result(&prediction, 4000.0);
         }
         assert!(memory.span_tokens() >= 30_000, "{}", memory.span_tokens());
+    }
+
+    #[test]
+    fn tokens_beyond_the_span_are_expected_by_what_was_found() {
+        let memory = MemberMemory::default();
+        memory.set_span(10_000);
+        let prediction = Prediction {
+            tokens: 1000.0,
+            recorded_tokens: 5000.0,
+            age: 2000,
+            recorded_age: 65_536,
+            queued_tokens: 0,
+        };
+        assert_eq!(memory.expect_tokens(&prediction), 1000.0);
+        // The older part is there each second time.
+        for turn in 0..40 {
+            let cached = if turn % 2 == 0 { 5000.0 } else { 1000.0 };
+            memory.learn_result(&prediction, cached);
+        }
+        memory.set_span(10_000);
+        let expected = memory.expect_tokens(&prediction);
+        assert!((2700.0..3200.0).contains(&expected), "{expected}");
+        // A prompt that may wait beside this one says nothing.
+        let early = Prediction {
+            queued_tokens: 100_000,
+            ..prediction
+        };
+        for _ in 0..40 {
+            memory.learn_result(&early, 0.0);
+        }
+        assert_eq!(memory.expect_tokens(&prediction), expected);
+        memory.forget_span();
+        assert_eq!(memory.expect_tokens(&prediction), 1000.0);
     }
 
     #[test]

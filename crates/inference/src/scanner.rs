@@ -87,10 +87,8 @@ enum Place {
 enum Field {
     Part(Part),
     Stream,
-    /// Most tokens of the answer, by the name that chat completions gave up.
+    /// Most tokens of the answer.
     MaxTokens,
-    /// Most tokens of the answer, by the name that wins if both are present.
-    MaxCompletionTokens,
 }
 
 /// Known keys. The position in the list is the key's bit in [`Scanner::seen`].
@@ -106,7 +104,7 @@ const KEYS: [(&[u8], Field); 12] = [
     (b"stream", Field::Stream),
     (b"max_tokens", Field::MaxTokens),
     (b"max_output_tokens", Field::MaxTokens),
-    (b"max_completion_tokens", Field::MaxCompletionTokens),
+    (b"max_completion_tokens", Field::MaxTokens),
 ];
 
 /// Scanner of one request's body.
@@ -138,7 +136,8 @@ pub struct Scanner {
     model_at: u64,
     stream: Option<bool>,
     max_tokens: Option<u32>,
-    max_completion_tokens: Option<u32>,
+    /// True if a limit of the answer is written as no plain number: engines may understand the limit.
+    has_odd_limit: bool,
     total_bytes: u64,
 }
 
@@ -204,7 +203,7 @@ impl Scanner {
             model_at: 0,
             stream: None,
             max_tokens: None,
-            max_completion_tokens: None,
+            has_odd_limit: false,
             total_bytes: 0,
         }
     }
@@ -260,9 +259,10 @@ impl Scanner {
         self.stream == Some(true)
     }
 
-    /// Most tokens of the answer, if the request has a limit.
+    /// Most tokens of the answer, if the request has a limit that is understood. The highest of several limits counts:
+    /// which of them an engine looks at depends on the interface.
     pub fn max_tokens(&self) -> Option<u32> {
-        self.max_completion_tokens.or(self.max_tokens)
+        self.max_tokens.filter(|_| !self.has_odd_limit)
     }
 
     /// True if a known key occurs twice, or if a key is written with escapes: engines may see another request than the
@@ -351,6 +351,7 @@ impl Scanner {
             return rest;
         }
         self.place = Place::Nested;
+        self.has_odd_limit |= self.field == Some(Field::MaxTokens);
         (self.depth, self.kinds) = (0, 0);
         (self.in_string, self.is_escaped) = (false, false);
         let Some(Field::Part(part)) = self.field else {
@@ -488,8 +489,10 @@ impl Scanner {
                     _ => None,
                 }
             }
-            Some(Field::MaxTokens) if self.max_tokens.is_none() => self.max_tokens = number(),
-            Some(Field::MaxCompletionTokens) => self.max_completion_tokens = number(),
+            Some(Field::MaxTokens) if text != b"null" => match number() {
+                Some(number) => self.max_tokens = self.max_tokens.max(Some(number)),
+                None => self.has_odd_limit = true,
+            },
             Some(Field::MaxTokens | Field::Part(_)) | None => {}
         }
     }
@@ -552,7 +555,7 @@ mod tests {
         let messages = r#"[{"role":"user","content":"say \"hi\" {"}]"#;
         assert_eq!(found.get(Part::Prompt), Some(messages));
         assert!(scanner.wants_stream() && !scanner.is_ambiguous());
-        assert_eq!(scanner.max_tokens(), Some(50));
+        assert_eq!(scanner.max_tokens(), Some(100));
         assert!(found.parts.iter().all(|(.., is_complete)| *is_complete));
     }
 
@@ -646,6 +649,17 @@ mod tests {
         for number in ["1e3", "-5", "1.5", "true", "null", &"9".repeat(30)] {
             let (scanner, _) = scan(&format!("{{\"max_tokens\":{number}}}"));
             assert_eq!(scanner.max_tokens(), None, "{number}");
+        }
+        // Engines may look at any of several limits, and may understand what the scanner does not.
+        for (limits, expected) in [
+            (r#""max_tokens":9,"max_output_tokens":1"#, Some(9)),
+            (r#""max_completion_tokens":1,"max_tokens":9"#, Some(9)),
+            (r#""max_tokens":9,"max_completion_tokens":null"#, Some(9)),
+            (r#""max_tokens":1,"max_completion_tokens":1e5"#, None),
+            (r#""max_tokens":"99","max_completion_tokens":1"#, None),
+        ] {
+            let (scanner, _) = scan(&format!("{{{limits}}}"));
+            assert_eq!(scanner.max_tokens(), expected, "{limits}");
         }
     }
 

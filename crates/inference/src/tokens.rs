@@ -25,6 +25,9 @@ const PRIOR_BYTES: f32 = 4096.0;
 /// token numbers have about one for five bytes.
 const TOKENS_PER_BYTE: [f32; 2] = [0.0005, 2.0];
 
+/// Most bytes for which a single prompt counts: many bytes that an engine ignores change the figure little.
+const MOST_BYTES: f32 = 65_536.0;
+
 /// Tokens of an answer before anything is learnt.
 const FIRST_OUTPUT: f32 = 200.0;
 
@@ -100,8 +103,9 @@ impl TokenFigures {
         for figures in [self.claim(model), Some(&self.all)].into_iter().flatten() {
             if prompt_bytes > 0 {
                 let bytes = prompt_bytes as f32;
-                let tokens = bytes * clamp_ratio(prompt / bytes);
-                add_decayed(&figures.prompts, bytes, tokens);
+                let counted = bytes.min(MOST_BYTES);
+                let tokens = counted * clamp_ratio(prompt / bytes);
+                add_decayed(&figures.prompts, counted, tokens);
             }
             add_decayed(&figures.answers, 1.0, usage.output_tokens as f32);
         }
@@ -227,6 +231,16 @@ mod tests {
         // Others have the figures of all.
         assert!((figures.tokens_per_byte(0) - 0.3).abs() < 0.01);
         assert!((figures.found_share() - 0.75).abs() < 0.01);
+    }
+
+    #[test]
+    fn a_prompt_most_of_which_the_engine_ignores_changes_little() {
+        let figures = TokenFigures::default();
+        for _ in 0..100 {
+            figures.learn_usage(5, 8000, &usage(2000, None, 50));
+        }
+        figures.learn_usage(5, 4 << 20, &usage(10, None, 50));
+        assert!(figures.tokens_per_byte(5) > 0.2);
     }
 
     #[test]

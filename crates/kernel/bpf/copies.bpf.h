@@ -124,6 +124,9 @@ int evk_copy(struct evk_copy_order *order)
 {
 	struct evk_address client = order->client;
 	struct evk_connection next = order->connection;
+	/* Entries with a time of 0 are claimed: this machine may be younger than the connection. */
+	if (!next.began_ns)
+		next.began_ns = 1;
 	struct evk_address at = { .ip = next.listener, .port = next.listener_port };
 	struct evk_listener *listener = bpf_map_lookup_elem(&evk_listeners, &at);
 	/* Tunnels are as here, and not as at the other balancer. */
@@ -131,6 +134,7 @@ int evk_copy(struct evk_copy_order *order)
 		next.flags |= TUNNEL;
 	struct evk_nat_pair pair;
 	struct evk_connection *old = bpf_map_lookup_elem(&evk_connections, &client);
+	__u64 began = old ? old->began_ns : 0;
 	int result = COPY_WRITTEN;
 	if (old) {
 		int same = is_same(old, &next);
@@ -158,8 +162,7 @@ int evk_copy(struct evk_copy_order *order)
 			return result;
 		}
 		/* The client has used the port again. */
-		fill_pair(&pair, old);
-		delete_entry(&client, &pair);
+		delete_entry(&client, old, began, &pair);
 	}
 	fill_pair(&pair, &next);
 	if (next.source_port) {
@@ -190,6 +193,7 @@ int evk_end_copy(struct evk_copy_order *order)
 	struct evk_address client = order->client;
 	struct evk_connection ended = order->connection;
 	struct evk_connection *copy = bpf_map_lookup_elem(&evk_connections, &client);
+	__u64 began = copy ? copy->began_ns : 0;
 	/* An end names no address of full NAT. */
 	if (!copy || !is_equal(&copy->listener, &ended.listener) || !is_equal(&copy->member, &ended.member) ||
 	    copy->listener_port != ended.listener_port || copy->member_port != ended.member_port)
@@ -203,7 +207,6 @@ int evk_end_copy(struct evk_copy_order *order)
 		return end_connection(&client, copy, END_CLOSED, now) ? ENDED_OWN : ENDED_NOTHING;
 	}
 	struct evk_nat_pair pair;
-	fill_pair(&pair, copy);
-	delete_entry(&client, &pair);
+	delete_entry(&client, copy, began, &pair);
 	return ENDED_COPY;
 }

@@ -11,7 +11,7 @@
 /* Time for which a port rests after an answer, as `coarse` has it: a second. Copies of the answer are under way no longer. */
 #define REST 954U
 
-/* The same without an answer, which may be late: 30 seconds. src/forward/udp.rs has the same. */
+/* The same without an answer, which may be late: 30 seconds, as `LONG_REST` in src/forward/udp.rs. */
 #define LONG_REST 28611U
 
 /* True if no answer is awaited to the datagrams of a listener. */

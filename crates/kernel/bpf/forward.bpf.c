@@ -841,12 +841,28 @@ static __always_inline void free_port(const struct evk_nat_pair *pair)
 		bpf_map_delete_elem(&evk_nat_pairs, pair);
 }
 
-/* Deletes a client's entry, and frees the port of the entry. Only who deletes the entry frees the port: another CPU may have
- * done both, and another connection may have the port since. */
-static __always_inline void delete_entry(const struct evk_address *client, const struct evk_nat_pair *pair)
+/* Claims the entry of a connection, which is deleted or replaced then. `began` was read before all that shows which connection
+ * the entry has: if another CPU has claimed the entry since, the entry is gone, and another connection may have the memory, the
+ * client or the port. Returns 0 in this case. Times of 0 are those of claimed entries. */
+static __always_inline int claim_entry(struct evk_connection *connection, __u64 began)
 {
-	if (!bpf_map_delete_elem(&evk_connections, client))
-		free_port(pair);
+	return began && __sync_val_compare_and_swap(&connection->began_ns, began, 0) == began;
+}
+
+/* Deletes the entry of a client, and frees the port of the entry. `began` as in `claim_entry`; `pair` is memory for the
+ * addresses. Returns 0 if another CPU has claimed the entry. */
+static __always_inline int delete_entry(const struct evk_address *client, struct evk_connection *connection, __u64 began,
+					struct evk_nat_pair *pair)
+{
+	fill_pair(pair, connection);
+	if (!claim_entry(connection, began))
+		return 0;
+	if (bpf_map_delete_elem(&evk_connections, client)) {
+		connection->began_ns = began;
+		return 0;
+	}
+	free_port(pair);
+	return 1;
 }
 
 /* Takes a port towards the draft's member: of those that are free, nearly the one that was free for longest. Returns an
@@ -1233,11 +1249,10 @@ static __always_inline int keep_syn(struct __sk_buff *skb, const struct headers 
  * packet's look-up another CPU may have deleted the entry, and another entry may have the memory. */
 static __always_inline void clear_closed(const struct evk_address *client, struct evk_draft *draft)
 {
-	const struct evk_connection *old = bpf_map_lookup_elem(&evk_connections, client);
-	if (old && old->flags & CLOSED) {
-		fill_pair(&draft->old, old);
-		delete_entry(client, &draft->old);
-	}
+	struct evk_connection *old = bpf_map_lookup_elem(&evk_connections, client);
+	__u64 began = old ? old->began_ns : 0;
+	if (old && old->flags & CLOSED)
+		delete_entry(client, old, began, &draft->old);
 }
 
 /* Finds what a client's source has used; an entry is made if `makes` is set. */
@@ -1358,6 +1373,7 @@ static __always_inline int retry(struct __sk_buff *skb, const struct evk_address
 	struct evk_syn *syn = bpf_map_lookup_elem(&evk_syns, client);
 	if (!listener || !syn)
 		return -1;
+	__u64 began = connection->began_ns;
 	__u32 tries = syn->tries, retries = listener->retries;
 	if (tries >= retries || tries >= MAX_RETRIES)
 		return -1;
@@ -1373,8 +1389,12 @@ static __always_inline int retry(struct __sk_buff *skb, const struct evk_address
 	__u32 headers = is_ipv6(&client->ip) ? HEADERS6 : HEADERS;
 	/* Another CPU may do the same. */
 	if ((grows && (length > OPTIONS || bpf_skb_change_tail(skb, headers + length, 0))) ||
-	    !end_connection(client, connection, END_REFUSED, now) ||
-	    enter(client, draft, retries, BPF_ANY, now)) {
+	    !end_connection(client, connection, END_REFUSED, now) || !claim_entry(connection, began)) {
+		free_port(&draft->pair);
+		return -1;
+	}
+	if (enter(client, draft, retries, BPF_ANY, now)) {
+		connection->began_ns = began;
 		free_port(&draft->pair);
 		return -1;
 	}
@@ -2129,6 +2149,7 @@ __attribute__((noinline)) int evk_remove_one(__u32 number)
 	const struct evk_removal *removal = &removals->all[number & (REMOVALS - 1)];
 	struct evk_address client = removal->client;
 	struct evk_connection *connection = bpf_map_lookup_elem(&evk_connections, &client);
+	__u64 began = connection ? connection->began_ns : 0;
 	if (!connection || connection->seen != removal->seen)
 		return 0;
 	__u16 end = connection->flags & ESTABLISHED ? END_CLOSED : END_REFUSED;
@@ -2136,9 +2157,7 @@ __attribute__((noinline)) int evk_remove_one(__u32 number)
 	end_connection(&client, connection, end, bpf_ktime_get_ns());
 	/* Not in the draft: a packet may come meanwhile. */
 	struct evk_nat_pair pair;
-	fill_pair(&pair, connection);
-	delete_entry(&client, &pair);
-	return 1;
+	return delete_entry(&client, connection, began, &pair);
 }
 
 struct evk_removal_order {

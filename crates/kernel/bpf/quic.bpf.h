@@ -4,7 +4,11 @@
  * A member chooses ids, and tells them in the long headers of its datagrams: the program enters the ids with the session.
  * A datagram of a client with an unknown address begins a session at the member of its id. An id belongs to a session,
  * and to nobody after the session's end. Other sessions of the same member that have used the id get it then
- * (`evk_quic_sweep`): those of a client whose address has changed. Nobody takes the id of a session that is open. */
+ * (`evk_quic_sweep`): those of a client whose address has changed. Nobody takes the id of a session that is open.
+ *
+ * Sessions of the process have ids, too, which the process tells the program (`evk_quic_share`). They have a table of their own:
+ * the kernel's ids have room whatever the process has. The table is gone with the process and its sessions, and so it is not
+ * pinned. */
 
 /* Ids that a session may enter. */
 #define QUIC_IDS 8
@@ -39,12 +43,33 @@ struct {
 	__type(value, struct evk_quic_lengths);
 } evk_quic_lengths SEC(".maps");
 
+/* Members of ids that sessions of the process have. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, CONNECTIONS);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct evk_quic_place);
+	__type(value, struct evk_address);
+} evk_quic_shared SEC(".maps");
+
+/* Number of these ids by length. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct evk_quic_lengths);
+} evk_quic_shared_lengths SEC(".maps");
+
+static __always_inline void count_length(struct evk_quic_lengths *lengths, __u32 length, __s32 by)
+{
+	if (lengths && length <= QUIC_MAX_ID)
+		__sync_fetch_and_add(&lengths->count[length], by);
+}
+
 static __always_inline void count_quic_id(__u32 length, __s32 by)
 {
 	__u32 zero = 0;
-	struct evk_quic_lengths *lengths = bpf_map_lookup_elem(&evk_quic_lengths, &zero);
-	if (lengths && length <= QUIC_MAX_ID)
-		__sync_fetch_and_add(&lengths->count[length], by);
+	count_length(bpf_map_lookup_elem(&evk_quic_lengths, &zero), length, by);
 }
 
 /* Finds the session that an id belongs to, or 0 if the session is over. */
@@ -126,8 +151,35 @@ static __always_inline __u32 read_quic_prefix(struct __sk_buff *skb, const struc
 	return prefix;
 }
 
-/* Returns the seat of the draft's id for the draft's client; -1 if nobody has the id, or clients go to other members. A
+/* Returns the seat of the draft's id among the ids of the process at the draft's listener; -1 if the process has no such id. A
  * function of its own, which the verifier checks once. */
+__attribute__((noinline)) int evk_quic_shared_seat(void)
+{
+	struct evk_udp_draft *draft = find_udp_draft();
+	if (!draft)
+		return -1;
+	draft->place.listener = draft->who.listener;
+	draft->place.id = draft->id;
+	draft->place.id.group = 0;
+	struct evk_address *member = bpf_map_lookup_elem(&evk_quic_shared, &draft->place);
+	__u32 number = draft->id.group;
+	struct evk_group *group = member ? bpf_map_lookup_elem(&evk_groups, &number) : 0;
+	if (!group)
+		return -1;
+	__u32 total = group->count;
+	for (__u32 i = 0; i < GROUP_SEATS; i++) {
+		if (i >= total)
+			break;
+		__u32 seat = group->seats[i];
+		struct evk_terms *terms = bpf_map_lookup_elem(&evk_terms, &seat);
+		if (terms && is_same_address(&terms->address, member))
+			return seat;
+	}
+	return -1;
+}
+
+/* Returns the seat of the draft's id for the draft's client; -1 if nobody has the id, or clients go to other members. A
+ * function of its own, likewise. */
 __attribute__((noinline)) int evk_quic_seat(void)
 {
 	struct evk_udp_draft *draft = find_udp_draft();
@@ -135,9 +187,9 @@ __attribute__((noinline)) int evk_quic_seat(void)
 		return -1;
 	struct evk_quic_owner *owner = bpf_map_lookup_elem(&evk_quic_ids, &draft->id);
 	struct evk_udp_session *session = owner ? find_quic_owner(owner) : 0;
-	if (!session || !is_same_address(&session->of.listener, &draft->who.listener) || must_leave(session->seat))
-		return -1;
-	return session->seat;
+	int is_here = session && is_same_address(&session->of.listener, &draft->who.listener);
+	int seat = is_here ? (int)session->seat : evk_quic_shared_seat();
+	return seat < 0 || must_leave(seat) ? -1 : seat;
 }
 
 /* Finds the member that has chosen the id in the datagram of the draft's client. Returns the seat, and the draft has the
@@ -147,8 +199,9 @@ __attribute__((noinline)) int evk_quic_find(struct __sk_buff *skb, __u32 at, __u
 	__u32 zero = 0;
 	struct evk_udp_draft *draft = find_udp_draft();
 	struct evk_quic_lengths *lengths = bpf_map_lookup_elem(&evk_quic_lengths, &zero);
+	struct evk_quic_lengths *shared = bpf_map_lookup_elem(&evk_quic_shared_lengths, &zero);
 	__u8 head[QUIC_HEAD];
-	if (!draft || !lengths || read_quic_head(skb, at, payload, head))
+	if (!draft || !lengths || !shared || read_quic_head(skb, at, payload, head))
 		return -1;
 	if (head[0] & QUIC_LONG) {
 		__u32 length = head[5];
@@ -165,7 +218,7 @@ __attribute__((noinline)) int evk_quic_find(struct __sk_buff *skb, __u32 at, __u
 	for (__u32 tried = QUIC_MAX_ID; tried >= QUIC_MIN_ID; tried--) {
 		if (tried < QUIC_MAX_ID)
 			draft->id.bytes[tried] = 0;
-		if (tried > length || !lengths->count[tried])
+		if (tried > length || !(lengths->count[tried] | shared->count[tried]))
 			continue;
 		draft->id.length = tried;
 		int seat = evk_quic_seat();
@@ -233,6 +286,10 @@ __attribute__((noinline)) int evk_quic_learn(struct __sk_buff *skb, __u32 at, __
 	}
 	if (session->flags >> QUIC_IDS_AT >= QUIC_IDS)
 		return 0;
+	draft->who = session->of;
+	int shared = evk_quic_shared_seat();
+	if (shared >= 0 && shared != session->seat)
+		return 0;
 	draft->owner.session = draft->pair;
 	draft->owner.began_ns = session->began_ns;
 	if (!enter_quic_id(&draft->id, &draft->owner))
@@ -281,4 +338,33 @@ int evk_quic_sweep(struct evk_quic_ids_left *ids)
 	bpf_for_each_map_elem(&evk_quic_ids, remove_quic_id, &left, 0);
 	ids->count = left.count;
 	return 0;
+}
+
+/* Id of a session of the process. */
+struct evk_quic_share_order {
+	struct evk_quic_place place;
+	struct evk_address member; /* without a port: no session of the process has the id any more */
+};
+
+/* Tells the program an id of the process. Returns 0 if there is no room for the id. */
+SEC("syscall")
+int evk_quic_share(struct evk_quic_share_order *order)
+{
+	struct evk_quic_place place = order->place;
+	struct evk_address member = order->member;
+	__u32 zero = 0;
+	struct evk_quic_lengths *lengths = bpf_map_lookup_elem(&evk_quic_shared_lengths, &zero);
+	if (!member.port) {
+		if (!bpf_map_delete_elem(&evk_quic_shared, &place))
+			count_length(lengths, place.id.length, -1);
+		return 1;
+	}
+	long failed = bpf_map_update_elem(&evk_quic_shared, &place, &member, BPF_NOEXIST);
+	if (!failed)
+		count_length(lengths, place.id.length, 1);
+	else if (failed == -EEXIST)
+		failed = bpf_map_update_elem(&evk_quic_shared, &place, &member, BPF_EXIST);
+	if (failed)
+		count(LOST_IDS);
+	return !failed;
 }

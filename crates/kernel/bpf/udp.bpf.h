@@ -35,6 +35,12 @@ struct evk_quic_id {
 	__u8 bytes[QUIC_MAX_ID]; /* the id, and zeros behind it */
 };
 
+/* Connection id at a listening address. The id has no group. */
+struct evk_quic_place {
+	struct evk_address listener;
+	struct evk_quic_id id;
+};
+
 /* Session that an id belongs to: another session may have the same addresses later. */
 struct evk_quic_owner {
 	struct evk_nat_pair session;
@@ -138,6 +144,7 @@ struct evk_udp_draft {
 	struct evk_address from, to; /* addresses that the datagram gets */
 	struct evk_quic_id id;
 	struct evk_quic_owner owner;
+	struct evk_quic_place place;
 };
 
 struct {

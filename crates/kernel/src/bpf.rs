@@ -5,6 +5,7 @@
 //! per-CPU variables.
 
 use std::ffi::OsStr;
+use std::fmt;
 use std::fs;
 use std::io;
 use std::path::Path;
@@ -74,6 +75,14 @@ impl BpfError {
     /// errors of everything.
     pub fn is_of_entry(&self) -> bool {
         matches!(self, BpfError::Refused(..) | BpfError::File(_))
+    }
+
+    /// Says which entry the kernel has refused.
+    pub(crate) fn name_entry(self, entry: &impl fmt::Display) -> Self {
+        match self {
+            BpfError::Refused(what, text) => BpfError::Refused(what, format!("{entry}: {text}")),
+            other => other,
+        }
     }
 }
 

@@ -22,7 +22,9 @@ const NLM_F_ACK: u16 = 4;
 const NLM_F_DUMP: u16 = 0x300;
 const NLM_F_CREATE_NEW: u16 = 0x600;
 const RTA_DST: u16 = 1;
+const RTA_OIF: u16 = 4;
 const RTA_GATEWAY: u16 = 5;
+const RTA_PREFSRC: u16 = 7;
 const RTA_VIA: u16 = 18;
 const IFA_ADDRESS: u16 = 1;
 const IFA_LOCAL: u16 = 2;
@@ -38,17 +40,28 @@ const FILTER: usize = 20;
 /// Index of the loopback interface, in all network namespaces.
 const LOOPBACK: u32 = 1;
 
-/// Returns the router on the way to an address; `None` if the address is in a network of this machine.
+/// Way from this machine to an address.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Route {
+    /// Router on the way; `None` if the address is in a network of this machine.
+    pub router: Option<IpAddr>,
+    /// Number of the interface by which packets leave this machine.
+    pub interface: Option<u32>,
+    /// Address of this machine that packets have.
+    pub source: Option<IpAddr>,
+}
+
+/// Returns the way from this machine to an address.
 ///
 /// # Errors
 ///
 /// There is no way, or the kernel does not tell.
-pub fn find_router(to: IpAddr) -> io::Result<Option<IpAddr>> {
+pub fn find_route(to: IpAddr) -> io::Result<Route> {
     let (family, bits) = describe_family(to);
     let mut question = vec![family, bits, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
     push_attribute(&mut question, RTA_DST, &write_ip(to));
     let answer = request(RTM_GETROUTE, 0, &question)?;
-    Ok(read_router(answer.get(ROUTE..).unwrap_or_default()))
+    Ok(read_route(answer.get(ROUTE..).unwrap_or_default()))
 }
 
 /// Adds an address to the loopback interface. The machine does not use the address as a source by itself.
@@ -150,23 +163,26 @@ fn read_ip(bytes: &[u8]) -> Option<IpAddr> {
     v4.or(v6).ok()
 }
 
-/// Returns the router among the attributes of a route.
-fn read_router(mut attributes: &[u8]) -> Option<IpAddr> {
+/// Reads the attributes of a route; those behind an attribute with a wrong length are left out.
+fn read_route(mut attributes: &[u8]) -> Route {
+    let mut route = Route::default();
     while let Some((&[a, b, c, d], _)) = attributes.split_first_chunk() {
-        let (length, kind) = (
-            u16::from_ne_bytes([a, b]).into(),
-            u16::from_ne_bytes([c, d]),
-        );
-        let value = attributes.get(4..length)?;
-        match kind {
-            RTA_GATEWAY => return read_ip(value),
+        let length = usize::from(u16::from_ne_bytes([a, b]));
+        let Some(value) = attributes.get(4..length) else {
+            break;
+        };
+        match u16::from_ne_bytes([c, d]) {
+            RTA_OIF => route.interface = value.first_chunk().map(|word| u32::from_ne_bytes(*word)),
+            RTA_GATEWAY => route.router = read_ip(value),
             // A router of the other family: the family comes first.
-            RTA_VIA => return read_ip(value.get(2..)?),
+            RTA_VIA => route.router = value.get(2..).and_then(read_ip),
+            RTA_PREFSRC => route.source = read_ip(value),
             _ => {}
         }
-        attributes = attributes.get(length.next_multiple_of(4)..)?;
+        let next = attributes.get(length.next_multiple_of(4)..);
+        attributes = next.unwrap_or_default();
     }
-    None
+    route
 }
 
 /// Sends a request to the kernel, and returns the body of its answer, which is empty if the kernel only says that it has
@@ -231,34 +247,46 @@ mod tests {
 
     #[test]
     fn addresses_of_this_machine_are_behind_no_router() {
-        assert_eq!(find_router(Ipv4Addr::LOCALHOST.into()).unwrap(), None);
+        let localhost = IpAddr::from(Ipv4Addr::LOCALHOST);
+        let expected = Route {
+            router: None,
+            interface: Some(LOOPBACK),
+            source: Some(localhost),
+        };
+        assert_eq!(find_route(localhost).unwrap(), expected);
     }
 
     #[test]
-    fn routers_are_found_among_the_attributes() {
-        let mut route = Vec::new();
-        push_attribute(&mut route, RTA_DST, &[192, 0, 2, 1]);
-        assert_eq!(read_router(&route), None);
-        let mut by_v6 = route.clone();
+    fn routes_are_read_from_their_attributes() {
+        let mut attributes = Vec::new();
+        push_attribute(&mut attributes, RTA_DST, &[192, 0, 2, 1]);
+        push_attribute(&mut attributes, RTA_OIF, &7u32.to_ne_bytes());
+        push_attribute(&mut attributes, RTA_PREFSRC, &[192, 0, 2, 9]);
+        let near = Route {
+            router: None,
+            interface: Some(7),
+            source: Some(Ipv4Addr::new(192, 0, 2, 9).into()),
+        };
+        assert_eq!(read_route(&attributes), near);
+        let mut by_v6 = attributes.clone();
         let router: Ipv6Addr = "2001:db8::1".parse().unwrap();
-        push_attribute(
-            &mut by_v6,
-            RTA_VIA,
-            &[&[10, 0][..], &router.octets()].concat(),
-        );
-        assert_eq!(read_router(&by_v6), Some(router.into()));
-        push_attribute(&mut route, RTA_GATEWAY, &[192, 0, 2, 254]);
-        assert_eq!(
-            read_router(&route),
-            Some(Ipv4Addr::new(192, 0, 2, 254).into())
-        );
+        let value = [&[10, 0][..], &router.octets()].concat();
+        push_attribute(&mut by_v6, RTA_VIA, &value);
+        let router = Some(router.into());
+        assert_eq!(read_route(&by_v6), Route { router, ..near });
+        push_attribute(&mut attributes, RTA_GATEWAY, &[192, 0, 2, 254]);
+        let router = Some(Ipv4Addr::new(192, 0, 2, 254).into());
+        assert_eq!(read_route(&attributes), Route { router, ..near });
+        // A length beyond the end.
+        attributes.extend([9, 0, 1, 0]);
+        assert_eq!(read_route(&attributes), Route { router, ..near });
     }
 
     proptest! {
         #[test]
         fn answers_of_any_bytes_are_read(bytes in prop::collection::vec(any::<u8>(), 0..64)) {
             let _ = read_answer(&bytes);
-            let _ = read_router(&bytes);
+            let _ = read_route(&bytes);
             let _ = read_filters(&bytes, &mut Vec::new());
         }
     }

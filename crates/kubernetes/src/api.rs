@@ -1,12 +1,14 @@
 //! Questions to the API server over HTTP.
 
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use evenkeel_net::http::client::{
     Answer, Limits, Question, ServerTarget, ask_server, follow_answer,
 };
 use parking_lot::Mutex;
-use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use tokio::time::timeout;
 
 use crate::access::{Access, Credentials};
@@ -22,9 +24,17 @@ const LIMITS: Limits = Limits {
     body: 16 << 20,
 };
 
+/// Bytes that are encoded in a selector with names of services: with fewer, many names make a shorter target.
+const IN_SELECTOR: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.');
+
+/// Number of the next API server.
+static NEXT_ID: AtomicU64 = AtomicU64::new(0);
+
 /// API server, with the credentials that were read last.
 #[derive(Debug)]
 pub(crate) struct Api {
+    /// Number that no other API server has.
+    pub(crate) id: u64,
     pub(crate) access: Access,
     credentials: Mutex<Option<Credentials>>,
 }
@@ -32,6 +42,7 @@ pub(crate) struct Api {
 impl Api {
     pub(crate) fn new(access: Access) -> Self {
         Api {
+            id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
             access,
             credentials: Mutex::new(None),
         }
@@ -166,11 +177,29 @@ impl Collection {
         }
     }
 
-    /// The slices of a service.
-    pub(crate) fn of_slices(namespace: &str, service: &str) -> Self {
-        let path = format!("/apis/discovery.k8s.io/v1/namespaces/{namespace}/endpointslices");
-        let selector = format!("labelSelector=kubernetes.io%2Fservice-name%3D{service}");
-        Collection::new(path, Some(&selector))
+    /// The slices of a namespace, or of all namespaces.
+    pub(crate) fn of_slices(namespace: Option<&str>) -> Self {
+        let within = namespace.map(|of| format!("/namespaces/{of}"));
+        let within = within.unwrap_or_default();
+        let path = format!("/apis/discovery.k8s.io/v1{within}/endpointslices");
+        Collection::new(path, None)
+    }
+
+    /// The services of a namespace, or of all namespaces.
+    pub(crate) fn of_services(namespace: Option<&str>) -> Self {
+        let within = namespace.map(|of| format!("/namespaces/{of}"));
+        let within = within.unwrap_or_default();
+        Collection::new(format!("/api/v1{within}/services"), None)
+    }
+
+    /// The slices of services with these names, in whatever namespace.
+    pub(crate) fn with_services<'a>(&self, names: impl Iterator<Item = &'a str>) -> Self {
+        let names: BTreeSet<&str> = names.collect();
+        let names = Vec::from_iter(names).join(",");
+        let selector = format!("kubernetes.io/service-name in ({names})");
+        let selector = utf8_percent_encode(&selector, IN_SELECTOR);
+        let selector = format!("labelSelector={selector}");
+        Collection::new(self.path.clone(), Some(&selector))
     }
 
     /// The pods of a namespace that have `labels`.

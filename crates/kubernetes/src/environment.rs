@@ -23,6 +23,8 @@ pub struct Environment {
     pub home: Option<String>,
     /// Folder of the service account.
     pub service_account: PathBuf,
+    /// Variable `KUBERNETES_NODE_NAME`: the node of the pod.
+    pub node: Option<String>,
 }
 
 impl Environment {
@@ -35,6 +37,7 @@ impl Environment {
             kubeconfig: variable("KUBECONFIG"),
             home: variable("HOME"),
             service_account: SERVICE_ACCOUNT.into(),
+            node: variable("KUBERNETES_NODE_NAME"),
         }
     }
 

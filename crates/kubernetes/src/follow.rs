@@ -13,7 +13,7 @@ use crate::watcher::{Pace, Question, Watcher};
 const WATCH_SECONDS: u64 = 300;
 
 /// Objects in a page of a list.
-const PAGE: usize = 100;
+pub(crate) const PAGE: usize = 100;
 
 /// Objects in a page after a list has failed: an answer has a bound, and objects may be long.
 const SMALL_PAGE: usize = 10;

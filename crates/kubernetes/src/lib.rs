@@ -1,14 +1,14 @@
 //! Kubernetes: members from EndpointSlices, and a controller of the Gateway API.
 //!
-//! The balancer lists the slices of each service that a group names, and watches their changes. While the API server is
-//! away, the last known members stay.
+//! The balancer lists the slices of the services that groups name, and watches changes: services of a namespace, or of the
+//! cluster, share a watch. While the API server is away, the last known members stay.
 //!
 //! | module | what it has |
 //! |---|---|
 //! | [`list`] | lists of objects and events, read from JSON with bounds |
-//! | [`slice`] | slices of a service |
+//! | [`slice`] | slice of a service |
 //! | `pod` | pods that labels choose, each as a slice |
-//! | [`slices`] | store of slices, or of pods |
+//! | [`slices`] | store of the slices of wanted services, or of pods |
 //! | [`watcher`] | list and watch: the next question, and pauses; no I/O, no clock, no randomness |
 //! | [`endpoints`] | members among the endpoints of all slices |
 //! | [`yaml`], [`kubeconfig`] | kubeconfig files |
@@ -16,8 +16,12 @@
 //! | [`environment`] | where the access comes from: service account or kubeconfig file |
 //! | `api` | questions over HTTP |
 //! | `follow` | list and watch over HTTP, with pauses |
+//! | `scope` | services that share a watch: lists, ports, status |
+//! | `scope_task` | task that follows a scope |
+//! | `plan` | ports that groups name, and the scope of each service |
 //! | [`gateway`] | controller of the Gateway API: objects → text of a configuration, and statuses |
-//! | [`subsystem`] | a task for each service, status, metrics |
+//! | [`node_zone`] | zone of the balancer's node |
+//! | [`subsystem`] | tasks of scopes, first members, status, metrics |
 
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::indexing_slicing))]
@@ -30,7 +34,11 @@ mod follow;
 pub mod gateway;
 pub mod kubeconfig;
 pub mod list;
+pub mod node_zone;
+mod plan;
 mod pod;
+mod scope;
+mod scope_task;
 pub mod slice;
 pub mod slices;
 pub mod status;
@@ -39,4 +47,5 @@ pub mod watcher;
 pub mod yaml;
 
 pub use gateway::subsystem::Gateways;
+pub use node_zone::NodeZone;
 pub use subsystem::Endpoints;

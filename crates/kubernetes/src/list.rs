@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
-use serde::de::{DeserializeOwned, Error as _, SeqAccess, Visitor};
+use serde::de::{Error as _, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 
 /// Longest name of an object, of a port or a zone, and longest version, in bytes.
@@ -109,6 +109,26 @@ pub struct Page<T> {
     pub next: String,
 }
 
+impl<T> Page<T> {
+    /// Keeps what `keep` makes of the objects and their names.
+    pub(crate) fn keep_objects<U>(
+        self,
+        mut keep: impl FnMut(&str, T) -> Result<Option<U>, ListError>,
+    ) -> Result<Page<U>, ListError> {
+        let mut objects = Vec::new();
+        for (name, object) in self.objects {
+            if let Some(object) = keep(&name, object)? {
+                objects.push((name, object));
+            }
+        }
+        Ok(Page {
+            objects,
+            version: self.version,
+            next: self.next,
+        })
+    }
+}
+
 /// Event of a watch.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Event<T> {
@@ -122,6 +142,26 @@ pub enum Event<T> {
     Failed(Status),
     /// An event of a kind that is not known.
     Other,
+}
+
+impl<T> Event<T> {
+    /// Keeps what `keep` makes of a changed object and its name. Without an object to keep, the object counts as deleted:
+    /// it may have been one to keep before.
+    pub(crate) fn keep_object<U>(
+        self,
+        keep: impl FnOnce(&str, T) -> Result<Option<U>, ListError>,
+    ) -> Result<Event<U>, ListError> {
+        Ok(match self {
+            Event::Changed(name, object, version) => match keep(&name, object)? {
+                Some(object) => Event::Changed(name, object, version),
+                None => Event::Deleted(name, version),
+            },
+            Event::Deleted(name, version) => Event::Deleted(name, version),
+            Event::Bookmark(version) => Event::Bookmark(version),
+            Event::Failed(status) => Event::Failed(status),
+            Event::Other => Event::Other,
+        })
+    }
 }
 
 /// Answer of the API server about a failure.
@@ -203,10 +243,15 @@ pub trait Store {
 
     /// Removes an object. Returns true if the store had the object.
     fn remove(&mut self, name: &str) -> bool;
+
+    /// Notes the version of the list or of the event that comes next.
+    fn note_version(&mut self, version: &str) {
+        let _ = version;
+    }
 }
 
 /// Object as an event or a list has it: an object of the kind, the object of a bookmark, or a status.
-pub(crate) trait Raw: DeserializeOwned {
+pub(crate) trait Raw<'de>: Deserialize<'de> {
     /// Object that is kept.
     type Object;
 
@@ -317,7 +362,7 @@ fn version_of(version: Option<String>) -> Result<String, ListError> {
 /// # Errors
 ///
 /// The text is no such page, or beyond the bounds.
-pub(crate) fn parse_page<R: Raw>(text: &[u8]) -> Result<Page<R::Object>, ListError> {
+pub(crate) fn parse_page<'a, R: Raw<'a>>(text: &'a [u8]) -> Result<Page<R::Object>, ListError> {
     let list: RawList<R> = serde_json::from_slice(text)?;
     let next = list.metadata.r#continue.clone().unwrap_or_default();
     if next.len() > 8192 {
@@ -342,7 +387,7 @@ pub(crate) fn parse_page<R: Raw>(text: &[u8]) -> Result<Page<R::Object>, ListErr
 /// # Errors
 ///
 /// The text is no event, or beyond the bounds.
-pub(crate) fn parse_event<R: Raw>(text: &[u8]) -> Result<Event<R::Object>, ListError> {
+pub(crate) fn parse_event<'a, R: Raw<'a>>(text: &'a [u8]) -> Result<Event<R::Object>, ListError> {
     let RawEvent { kind, object } = serde_json::from_slice::<RawEvent<R>>(text)?;
     Ok(match &*kind {
         "ADDED" | "MODIFIED" => {

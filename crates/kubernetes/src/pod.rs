@@ -20,7 +20,7 @@ const MAX_CONTAINERS: usize = 256;
 const MANY: usize = 256;
 
 /// Label with the zone of the pod's node, which clusters copy to pods.
-const ZONE: &str = "topology.kubernetes.io/zone";
+pub(crate) const ZONE: &str = "topology.kubernetes.io/zone";
 
 /// A pod, the object of a bookmark, or a status.
 #[derive(Default, Deserialize)]
@@ -188,7 +188,7 @@ impl RawPod {
     }
 }
 
-impl Raw for RawPod {
+impl Raw<'_> for RawPod {
     type Object = Slice;
 
     fn into_object(self) -> Result<(String, Slice, String), ListError> {

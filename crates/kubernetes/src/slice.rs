@@ -5,10 +5,10 @@
 use std::net::IpAddr;
 
 use serde::{Deserialize, Deserializer};
+use serde_json::value::RawValue;
 
 use crate::list::{
-    self, Bounded, BoundedVisitor, Event, ListError, MAX_NAME, Page, Raw, RawDetails, RawMetadata,
-    Status,
+    Bounded, BoundedVisitor, ListError, MAX_NAME, Raw, RawDetails, RawMetadata, Status,
 };
 
 /// Most endpoints of one slice; the API server allows as many.
@@ -77,14 +77,72 @@ pub enum EndpointState {
 /// A slice, the object of a bookmark, or a status.
 #[derive(Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-struct RawObject {
-    metadata: RawMetadata,
-    endpoints: Option<Endpoints>,
-    ports: Option<Bounded<RawPort, MAX_PORTS>>,
+pub(crate) struct RawSlice<'a> {
+    metadata: RawSliceMetadata,
+    #[serde(borrow)]
+    endpoints: Option<&'a RawValue>,
+    #[serde(borrow)]
+    ports: Option<&'a RawValue>,
     code: Option<u16>,
     message: Option<String>,
     reason: Option<String>,
     details: Option<RawDetails>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct RawSliceMetadata {
+    name: Option<String>,
+    namespace: Option<String>,
+    resource_version: Option<String>,
+    labels: Option<RawLabels>,
+}
+
+impl RawSliceMetadata {
+    /// Returns the namespace and the name, as one text, and the version.
+    fn into_key(self) -> Result<(String, String), ListError> {
+        let (name, version) = RawMetadata::new(self.name, self.resource_version).into_name()?;
+        let namespace = self.namespace.unwrap_or_default();
+        if namespace.len() > MAX_NAME {
+            return Err(ListError::Bounds("a namespace of more than 253 bytes"));
+        }
+        Ok((format!("{namespace}/{name}"), version))
+    }
+
+    fn into_version(self) -> Result<String, ListError> {
+        RawMetadata::new(self.name, self.resource_version).into_version()
+    }
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct RawLabels {
+    #[serde(rename = "kubernetes.io/service-name")]
+    service: Option<String>,
+}
+
+/// Slice whose service is known, and whose endpoints have not been read: most slices of a large cluster are of services
+/// that nobody wants.
+pub(crate) struct UnreadSlice<'a> {
+    /// Name of the service; empty if the slice has none.
+    pub(crate) service: String,
+    endpoints: Option<&'a RawValue>,
+    ports: Option<&'a RawValue>,
+}
+
+impl UnreadSlice<'_> {
+    /// Reads endpoints and ports.
+    pub(crate) fn read(self) -> Result<Slice, ListError> {
+        let endpoints = self.endpoints.map(|text| serde_json::from_str(text.get()));
+        let endpoints: Endpoints = endpoints.transpose()?.unwrap_or_default();
+        let ports = self.ports.map(|text| serde_json::from_str(text.get()));
+        let ports: Bounded<RawPort, MAX_PORTS> = ports.transpose()?.unwrap_or_default();
+        Ok(Slice {
+            ports: read_ports(ports.into_vec().into_iter()),
+            endpoints: endpoints.0,
+            has_any_port: false,
+        })
+    }
 }
 
 #[derive(Default, Deserialize)]
@@ -131,9 +189,11 @@ struct RawTarget {
     uid: Option<String>,
 }
 
+/// A service.
 #[derive(Default, Deserialize)]
 #[serde(default)]
-struct RawService {
+pub(crate) struct RawService {
+    metadata: RawSliceMetadata,
     spec: Option<RawSpec>,
 }
 
@@ -210,17 +270,19 @@ pub(crate) fn read_ports(ports: impl Iterator<Item = RawPort>) -> Vec<(Box<str>,
     tcp
 }
 
-impl Raw for RawObject {
-    type Object = Slice;
+impl<'a> Raw<'a> for RawSlice<'a> {
+    type Object = UnreadSlice<'a>;
 
-    fn into_object(self) -> Result<(String, Slice, String), ListError> {
-        let slice = Slice {
-            ports: read_ports(self.ports.unwrap_or_default().into_vec().into_iter()),
-            endpoints: self.endpoints.unwrap_or_default().0,
-            has_any_port: false,
+    fn into_object(mut self) -> Result<(String, UnreadSlice<'a>, String), ListError> {
+        let labels = self.metadata.labels.take().unwrap_or_default();
+        let service = labels.service.unwrap_or_default();
+        let (key, version) = self.metadata.into_key()?;
+        let slice = UnreadSlice {
+            service,
+            endpoints: self.endpoints,
+            ports: self.ports,
         };
-        let (name, version) = self.metadata.into_name()?;
-        Ok((name, slice, version))
+        Ok((key, slice, version))
     }
 
     fn into_version(self) -> Result<String, ListError> {
@@ -233,27 +295,35 @@ impl Raw for RawObject {
     }
 }
 
-/// Reads a page of a list of EndpointSlices.
-///
-/// # Errors
-///
-/// The text is no such page, or beyond the bounds.
-pub fn parse_page(text: &[u8]) -> Result<Page<Slice>, ListError> {
-    list::parse_page::<RawObject>(text)
+/// Services are listed, and not watched.
+impl Raw<'_> for RawService {
+    type Object = Vec<(Box<str>, u16)>;
+
+    fn into_object(self) -> Result<(String, Self::Object, String), ListError> {
+        let (key, version) = self.metadata.into_key()?;
+        Ok((key, self.spec.unwrap_or_default().into_ports(), version))
+    }
+
+    fn into_version(self) -> Result<String, ListError> {
+        self.metadata.into_version()
+    }
+
+    fn into_status(self) -> Status {
+        Status::default()
+    }
 }
 
-/// Reads an event of a watch of EndpointSlices.
-///
-/// # Errors
-///
-/// The text is no event, or beyond the bounds.
-pub fn parse_event(text: &[u8]) -> Result<Event<Slice>, ListError> {
-    list::parse_event::<RawObject>(text)
+impl RawSpec {
+    /// Returns the names and numbers of the ports.
+    fn into_ports(self) -> Vec<(Box<str>, u16)> {
+        let ports = self.ports.unwrap_or_default();
+        read_ports(ports.into_vec().into_iter())
+    }
 }
 
 /// Reads an answer about a failure; empty if the text is none.
 pub fn parse_status(text: &[u8]) -> Status {
-    let object: Result<RawObject, _> = serde_json::from_slice(text);
+    let object: Result<RawSlice<'_>, _> = serde_json::from_slice(text);
     object.unwrap_or_default().into_status()
 }
 
@@ -264,8 +334,7 @@ pub fn parse_status(text: &[u8]) -> Status {
 /// The text is no service, or beyond the bounds.
 pub fn parse_service(text: &[u8]) -> Result<Vec<(Box<str>, u16)>, ListError> {
     let service: RawService = serde_json::from_slice(text)?;
-    let ports = service.spec.unwrap_or_default().ports.unwrap_or_default();
-    Ok(read_ports(ports.into_vec().into_iter()))
+    Ok(service.spec.unwrap_or_default().into_ports())
 }
 
 #[cfg(test)]
@@ -273,8 +342,18 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::list::{self, Event, Page};
 
-    const SLICE: &str = r#"{"metadata":{"name":"web-1","resourceVersion":"7"},"addressType":"IPv4",
+    fn parse_page(text: &[u8]) -> Result<Page<Slice>, ListError> {
+        list::parse_page::<RawSlice<'_>>(text)?.keep_objects(|_, slice| slice.read().map(Some))
+    }
+
+    fn parse_event(text: &[u8]) -> Result<Event<Slice>, ListError> {
+        list::parse_event::<RawSlice<'_>>(text)?.keep_object(|_, slice| slice.read().map(Some))
+    }
+
+    const SLICE: &str = r#"{"metadata":{"name":"web-1","namespace":"shop","resourceVersion":"7",
+        "labels":{"app":"web","kubernetes.io/service-name":"web"}},"addressType":"IPv4",
         "ports":[{"name":"dns","port":53,"protocol":"UDP"},{"name":"sctp","port":9,"protocol":"SCTP"},
         {"name":"http","port":8080,"protocol":"TCP"}],
         "endpoints":[{"addresses":["10.0.0.1"],"conditions":{"ready":true},"zone":"a",
@@ -291,7 +370,7 @@ mod tests {
         let Event::Changed(name, slice, version) = parse_event(text.as_bytes()).unwrap() else {
             panic!("a change");
         };
-        assert_eq!((&*name, &*version), ("web-1", "7"));
+        assert_eq!((&*name, &*version), ("shop/web-1", "7"));
         assert_eq!(slice.ports, [("http".into(), 8080), ("dns".into(), 53)]);
         let [endpoint] = &slice.endpoints[..] else {
             panic!("{:?}", slice.endpoints);
@@ -301,7 +380,12 @@ mod tests {
         assert_eq!(endpoint.zone.as_deref(), Some("a"));
         assert_eq!(endpoint.hints, ["b".into()]);
         let deleted = parse_event(event("DELETED", SLICE).as_bytes()).unwrap();
-        assert_eq!(deleted, Event::Deleted("web-1".into(), "7".into()));
+        assert_eq!(deleted, Event::Deleted("shop/web-1".into(), "7".into()));
+        let unread = list::parse_event::<RawSlice<'_>>(text.as_bytes()).unwrap();
+        let Event::Changed(_, unread, _) = unread else {
+            panic!("a change");
+        };
+        assert_eq!(unread.service, "web");
         let list = format!(
             r#"{{"kind":"EndpointSliceList","metadata":{{"resourceVersion":"9","continue":"t"}},"items":[{SLICE}]}}"#
         );
@@ -374,15 +458,26 @@ mod tests {
             (r#"{"metadata":{"name":7}}"#, "cannot be read"),
             (r#"{"metadata":{"name":"a","name":"b"}}"#, "duplicate field"),
             (
-                r#"{"endpoints":{},"metadata":{"name":"a"}}"#,
+                r#"{"endpoints":{},"metadata":{"name":"a","resourceVersion":"1"}}"#,
                 "cannot be read",
             ),
             (
-                r#"{"endpoints":[{"addresses":"10.0.0.1"}]}"#,
+                r#"{"endpoints":[{"addresses":"10.0.0.1"}],"metadata":{"name":"a","resourceVersion":"1"}}"#,
                 "cannot be read",
             ),
-            (r#"{"ports":[{"port":65536}]}"#, "cannot be read"),
-            (r#"{"ports":[{"port":-1}]}"#, "cannot be read"),
+            (
+                r#"{"ports":[{"port":65536}],"metadata":{"name":"a","resourceVersion":"1"}}"#,
+                "cannot be read",
+            ),
+            (
+                r#"{"ports":[{"port":-1}],"metadata":{"name":"a","resourceVersion":"1"}}"#,
+                "cannot be read",
+            ),
+            (r#"{"metadata":{"labels":7}}"#, "cannot be read"),
+            (
+                r#"{"metadata":{"labels":{"kubernetes.io/service-name":7}}}"#,
+                "cannot be read",
+            ),
             ("{}", "without a name"),
             (r#"{"metadata":{"name":"a"}}"#, "no usable resourceVersion"),
             (

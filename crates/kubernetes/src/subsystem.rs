@@ -1,10 +1,10 @@
-//! A task for each service: lists its slices, watches them, and tells the manager of members.
+//! Members from Kubernetes: a task for each scope of services, status, metrics.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use evenkeel_config::{Config, IpFamily, Kubernetes, Node, PortName, ServicePort};
+use evenkeel_config::{Config, Kubernetes, Node};
 use evenkeel_manager::Manager;
 use evenkeel_manager::endpoint::Endpoint;
 use evenkeel_manager::exposition::{Exposition, Type};
@@ -14,28 +14,24 @@ use evenkeel_manager::service::{Service, Work};
 use evenkeel_manager::snapshot::Snapshot;
 use evenkeel_manager::subsystem::{Commit, PrepareError, PrepareErrors, Subsystem};
 use evenkeel_net::Tasks;
-use evenkeel_tls::certificate::unix_now;
 use parking_lot::Mutex;
 use tokio::sync::{Notify, Semaphore};
 use tokio::task::JoinSet;
-use tokio::time::{sleep, timeout};
-use tracing::debug;
+use tokio::time::timeout;
 
 use crate::access::Access;
-use crate::api::{Api, Collection};
-use crate::endpoints::Choice;
+use crate::api::Api;
 use crate::environment::Environment;
-use crate::follow::{Follower, WatchEnd};
-use crate::list::Fault;
-use crate::slice;
-use crate::slices::Slices;
+use crate::plan::{Plan, Plans};
+use crate::scope::{Scope, ScopeKey};
+use crate::scope_task::{FollowedScope, SameScope, ScopeListener};
+use crate::slices::ServiceName;
 use crate::status::{PortStatus, ServiceStatus};
-use crate::watcher::{Question, Watcher};
 
 /// Time for which a start or reload waits for the members of new services.
 const START: Duration = Duration::from_secs(5);
 
-/// Services that are listed at a time when a configuration has many new ones.
+/// Scopes that are listed at a time when a configuration has many new ones.
 const AT_ONCE: usize = 16;
 
 /// Part of the state that is handed over to the next process, and its version.
@@ -55,132 +51,123 @@ struct Inner {
 
 #[derive(Debug, Default)]
 struct State {
-    /// API server of the configuration in effect, or of the one that is about to be.
-    api: Option<Arc<Api>>,
-    plans: HashMap<ServiceName, Plan>,
+    /// Plans of the configuration in effect, or of the one that is about to be.
+    plans: Option<Plans>,
+    /// API server of a configuration whose first members are listed.
+    next_api: Option<Arc<Api>>,
+    /// Number of the API server that refuses to list the slices of all namespaces.
+    refused_by: Option<u64>,
+    /// Scopes in use, and those of a configuration whose first members are listed.
+    scopes: HashMap<ScopeKey, Arc<Scope>>,
     /// Sections of which the plans were made.
     planned: Option<(Kubernetes, Option<Node>)>,
-    services: BTreeMap<ServiceName, ServiceStatus>,
+    /// Ports of each service, with their members.
+    ports: BTreeMap<ServiceName, Vec<PortStatus>>,
     /// The last members of each list, also those of the process before.
     found: HashMap<String, Vec<FoundMember>>,
 }
 
-/// Namespace and name of a service, or labels of pods.
-type ServiceName = (String, String);
-
-/// Task for a service.
-#[derive(Clone, Debug)]
-struct Plan {
-    api: Arc<Api>,
-    ports: Vec<ServicePort>,
-    prefer: IpFamily,
-    zone: Option<String>,
-    silence: Duration,
-}
-
-impl PartialEq for Plan {
-    fn eq(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.api, &other.api)
-            && self.ports == other.ports
-            && self.prefer == other.prefer
-            && self.zone == other.zone
-            && self.silence == other.silence
-    }
-}
-
-/// Ports of a service, if they have been asked for.
-type Ports = Vec<(Box<str>, u16)>;
-
-impl Plan {
-    /// Makes the plans of all services of a section.
-    fn of_section(
-        api: &Arc<Api>,
-        settings: &Kubernetes,
-        node: Option<&Node>,
-    ) -> HashMap<ServiceName, Plan> {
-        let mut plans: HashMap<ServiceName, Plan> = HashMap::new();
-        for port in settings.services.iter() {
-            let name = (port.namespace.clone(), port.service.clone());
-            let plan = plans.entry(name).or_insert_with(|| Plan {
-                api: Arc::clone(api),
-                ports: Vec::new(),
-                prefer: settings.prefer,
-                zone: node.and_then(|node| node.zone.clone()),
-                silence: settings.silence,
-            });
-            plan.ports.push(port.clone());
+impl State {
+    /// Follows other plans.
+    fn follow(&mut self, plans: Option<Plans>, planned: Option<(Kubernetes, Option<Node>)>) {
+        self.planned = planned;
+        let before = self.plans.take();
+        let mut ports = std::mem::take(&mut self.ports);
+        let services = plans.iter().flat_map(|plans| &plans.services);
+        for (name, plan) in services.clone() {
+            let known = ports.remove(name).unwrap_or_default();
+            self.ports.insert(name.clone(), plan.list_ports(&known));
         }
+        let names = services.flat_map(|(_, plan)| &plan.ports);
+        let names: HashSet<String> = names.map(ToString::to_string).collect();
+        self.found.retain(|name, _| names.contains(name));
+        let scopes = plans.as_ref().map(|plans| self.want_services(plans));
+        let scopes = scopes.unwrap_or_default();
+        let keys: HashSet<&ScopeKey> = scopes.iter().map(|(scope, _)| &scope.key).collect();
+        self.scopes.retain(|key, _| keys.contains(key));
+        for (scope, names) in &scopes {
+            let wanted: HashSet<&ServiceName> = names.iter().collect();
+            let mut slices = scope.slices.lock();
+            slices.retain_services(|name| wanted.contains(name));
+            for name in names {
+                let plan = |of: &Option<Plans>| of.as_ref()?.services.get(name).cloned();
+                if plan(&before) != plan(&plans) {
+                    slices.note_changed(name);
+                }
+            }
+            drop(slices);
+            scope.wanted.notify_one();
+        }
+        self.plans = plans;
+    }
+
+    /// Makes a configuration's plans for services.
+    fn make_plans(&self, api: &Arc<Api>, settings: &Kubernetes, node: Option<&Node>) -> Plans {
+        let mut plans = Plans::of_section(api, settings, node);
+        plans.is_of_cluster &= self.refused_by != Some(api.id);
         plans
     }
 
-    /// True if a port is given by its number, which only the service itself explains.
-    fn has_numbers(&self) -> bool {
-        let mut ports = self.ports.iter();
-        ports.any(|port| matches!(port.port, PortName::Number(_)) && !port.is_of_pods())
-    }
-
-    /// True if the members are pods that labels choose.
-    fn is_of_pods(&self) -> bool {
-        self.ports.first().is_some_and(ServicePort::is_of_pods)
-    }
-
-    /// Returns the members of each port.
-    fn choose_members(&self, watcher: &Watcher, ports: &Ports) -> FoundLists {
-        let mut found = FoundLists::new();
-        for port in &self.ports {
-            let choice = Choice {
-                port: &port.port,
-                service_ports: ports,
-                prefer: self.prefer,
-                own_zone: self.zone.as_deref(),
-            };
-            let slices = watcher.slices().into_iter().flatten();
-            found.insert(port.to_string(), choice.choose_members(slices));
+    /// Wants the services of plans. Returns their scopes, with the services of each.
+    fn want_services(&mut self, plans: &Plans) -> Vec<(Arc<Scope>, Vec<ServiceName>)> {
+        let mut scopes = Vec::new();
+        for (key, names) in plans.group_by_scope() {
+            let scope = self.scopes.entry(key);
+            let scope =
+                scope.or_insert_with_key(|key| Arc::new(Scope::new(key.clone(), &plans.api)));
+            let mut slices = scope.slices.lock();
+            for name in &names {
+                let plan = plans.services.get(name);
+                slices.want_service(name, plan.is_some_and(Plan::has_numbers));
+            }
+            drop(slices);
+            scopes.push((Arc::clone(scope), names));
         }
-        found
+        scopes
     }
 
-    /// Returns a follower of the slices of a service, or of pods.
-    fn follow_slices(&self, (namespace, service): &ServiceName) -> Follower<Slices> {
-        let (slices, watcher) = match self.is_of_pods() {
-            true => (Collection::of_pods(namespace, service), Watcher::of_pods()),
-            false => (Collection::of_slices(namespace, service), Watcher::new()),
-        };
-        Follower::new(Arc::clone(&self.api), slices, self.silence, watcher)
+    /// Returns the scope of a service in effect, and the plan.
+    fn find_plan(&self, name: &ServiceName) -> Option<(&Arc<Scope>, &Plan)> {
+        let plans = self.plans.as_ref()?;
+        let plan = plans.services.get(name)?;
+        Some((self.scopes.get(&plans.scope_of(name, plan))?, plan))
     }
 
-    /// Lists all slices of the service. Returns the ports of the service, if a group needs them.
-    async fn list_slices(
-        &self,
-        (namespace, service): &ServiceName,
-        follower: &mut Follower<Slices>,
-    ) -> Result<Ports, Fault> {
-        follower.list().await?;
-        if !self.has_numbers() {
-            return Ok(Ports::new());
+    /// Notes the members of a service.
+    fn note_found(&mut self, name: &ServiceName, found: &FoundLists) {
+        for (list, members) in found {
+            if let Ok(members) = members {
+                self.found.insert(list.clone(), members.clone());
+            }
         }
-        // Without the right to read services, numbers are those of the endpoints.
-        let target = format!("/api/v1/namespaces/{namespace}/services/{service}");
-        let answer = self.api.get(&target).await;
-        let ports = answer.ok().filter(|answer| answer.code == 200);
-        let ports = ports.and_then(|answer| slice::parse_service(&answer.body).ok());
-        Ok(ports.unwrap_or_default())
+        for port in self.ports.get_mut(name).into_iter().flatten() {
+            let list = format!("{}/{}:{}", name.0, name.1, port.port);
+            match found.get(&list) {
+                Some(Ok(members)) => {
+                    port.members = members.len();
+                    port.draining = members.iter().filter(|member| member.drain).count();
+                    port.error = None;
+                }
+                Some(Err(error)) => port.error = Some(error.clone()),
+                None => {}
+            }
+        }
     }
 }
 
-/// Returns the API server for a section: the one of before, if nothing has changed.
-pub(crate) fn find_api(
+/// Returns the API server for a section: one of those before, if nothing has changed.
+pub(crate) fn find_api<'a>(
     settings: &Kubernetes,
-    before: Option<&Arc<Api>>,
+    before: impl IntoIterator<Item = &'a Arc<Api>>,
 ) -> Result<Arc<Api>, PrepareErrors> {
     let access = Environment::of_process().find_access(settings);
     let access = access.map_err(|problem| PrepareError::files(vec![*problem]))?;
-    let known = before.filter(|api| api.access == access);
+    let known = { before.into_iter() }.find(|api| api.access == access);
     Ok(known.map_or_else(|| Arc::new(Api::new(access)), Arc::clone))
 }
 
 /// True if a section is in use: a section without services and without a file needs no API server.
-fn is_used(settings: &Kubernetes) -> bool {
+pub(crate) fn is_used(settings: &Kubernetes) -> bool {
     !settings.services.is_empty() || settings.kubeconfig.is_some() || settings.gateway.is_some()
 }
 
@@ -196,220 +183,134 @@ pub fn credential_files(config: &Config) -> Vec<std::path::PathBuf> {
 }
 
 impl Endpoints {
-    fn update(&self, name: &ServiceName, change: impl FnOnce(&mut ServiceStatus)) {
-        if let Some(status) = self.inner.state.lock().services.get_mut(name) {
-            change(status);
-        }
-    }
-
     /// Returns the status of all services.
     pub fn statuses(&self) -> Vec<ServiceStatus> {
-        self.inner.state.lock().services.values().cloned().collect()
+        let state = self.inner.state.lock();
+        let services = state.ports.iter().map(|(name, ports)| {
+            let mut status = ServiceStatus {
+                service: format!("{}/{}", name.0, name.1),
+                ports: ports.clone(),
+                ..ServiceStatus::default()
+            };
+            if let Some((scope, _)) = state.find_plan(name) {
+                scope.fill_status(name, &mut status);
+            }
+            status
+        });
+        services.collect()
+    }
+
+    /// Returns the API server for a section: the one in use, if nothing has changed.
+    fn find_known_api(&self, settings: &Kubernetes) -> Result<Arc<Api>, PrepareErrors> {
+        let state = self.inner.state.lock();
+        let in_use = state.plans.as_ref().map(|plans| &plans.api);
+        find_api(settings, in_use.into_iter().chain(&state.next_api))
     }
 
     /// Follows other plans.
-    fn follow(
-        &self,
-        api: Option<Arc<Api>>,
-        plans: HashMap<ServiceName, Plan>,
-        planned: Option<(Kubernetes, Option<Node>)>,
-    ) {
+    fn follow(&self, plans: Option<Plans>, planned: Option<(Kubernetes, Option<Node>)>) {
         let mut state = self.inner.state.lock();
-        state.planned = planned;
-        let mut before = std::mem::take(&mut state.services);
-        for (name, plan) in &plans {
-            let mut status = before.remove(name).unwrap_or_default();
-            status.service = format!("{}/{}", name.0, name.1);
-            status.server = plan.api.access.server.authority();
-            let known = std::mem::take(&mut status.ports);
-            status.ports = { plan.ports.iter() }
-                .map(|port| {
-                    let text = port.to_string();
-                    let text = text.rsplit(':').next().unwrap_or_default().to_owned();
-                    let known = known.iter().find(|of| of.port == text).cloned();
-                    known.unwrap_or(PortStatus {
-                        port: text,
-                        ..PortStatus::default()
-                    })
-                })
-                .collect();
-            state.services.insert(name.clone(), status);
-        }
-        let names = plans.values().flat_map(|plan| &plan.ports);
-        let names: HashSet<String> = names.map(ToString::to_string).collect();
-        state.found.retain(|name, _| names.contains(name));
-        (state.api, state.plans) = (api, plans);
+        state.follow(plans, planned);
+        state.next_api = None;
         self.inner.changed.notify_one();
     }
 
     async fn follow_plans(self, manager: Arc<Manager>) {
         let mut tasks = Tasks::default();
         loop {
-            let plans = self.inner.state.lock().plans.clone();
-            tasks.reconcile(plans, |name, plan| {
-                let follower = plan.follow_slices(&name);
-                let service = FollowedService {
-                    endpoints: self.clone(),
-                    manager: Arc::clone(&manager),
-                    name,
-                    plan,
-                    ports: Ports::new(),
-                    noted: None,
-                };
-                service.run(follower)
+            let wanted: HashMap<ScopeKey, SameScope> = {
+                let state = self.inner.state.lock();
+                let keys = state.plans.as_ref().map(Plans::group_by_scope);
+                let keys = keys.unwrap_or_default().into_keys();
+                let scopes = keys.filter_map(|key| {
+                    let scope = Arc::clone(state.scopes.get(&key)?);
+                    Some((key, SameScope(scope)))
+                });
+                scopes.collect()
+            };
+            tasks.reconcile(wanted, |_, SameScope(scope)| {
+                FollowedScope::new(self.clone(), Arc::clone(&manager), scope).run()
             });
             self.inner.changed.notified().await;
         }
     }
 
-    /// Notes the members of a service, and returns them.
-    fn note_found(&self, name: &ServiceName, found: &FoundLists) {
-        let mut state = self.inner.state.lock();
-        for (list, members) in found {
-            if let Ok(members) = members {
-                state.found.insert(list.clone(), members.clone());
-            }
-        }
-        let Some(status) = state.services.get_mut(name) else {
-            return;
-        };
-        for port in &mut status.ports {
-            let list = format!("{}:{}", status.service, port.port);
-            match found.get(&list) {
-                Some(Ok(members)) => {
-                    port.members = members.len();
-                    port.draining = members.iter().filter(|member| member.drain).count();
-                    port.error = None;
-                }
-                Some(Err(error)) => port.error = Some(error.clone()),
-                None => {}
-            }
-        }
-    }
-}
-
-/// Service whose slices a task follows.
-struct FollowedService {
-    endpoints: Endpoints,
-    manager: Arc<Manager>,
-    name: ServiceName,
-    plan: Plan,
-    ports: Ports,
-    /// Error that was noted last.
-    noted: Option<String>,
-}
-
-impl FollowedService {
-    async fn run(mut self, mut follower: Follower<Slices>) {
+    /// Lists the services of plans that are not known.
+    async fn list_members(&self, plans: &mut Plans) {
         loop {
-            let pause = match follower.watcher.next_question() {
-                // Each service has such a task, which seldom lists anything.
-                Question::List(_) => Box::pin(self.list(&mut follower)).await,
-                Question::Watch(version) => self.watch(&mut follower, &version).await,
+            let scopes = self.inner.state.lock().want_services(plans);
+            let (mut tasks, room) = (JoinSet::new(), Arc::new(Semaphore::new(AT_ONCE)));
+            for (scope, names) in scopes {
+                let room = Arc::clone(&room);
+                tasks.spawn(async move {
+                    let _permit = room.acquire().await;
+                    scope.list_wanted(&names).await;
+                    scope.is_refused_cluster()
+                });
+            }
+            let mut is_refused = false;
+            while let Some(refused) = tasks.join_next().await {
+                is_refused |= refused.unwrap_or_default();
+            }
+            if !is_refused || !plans.is_of_cluster {
+                return;
+            }
+            plans.is_of_cluster = false;
+            self.refuse_cluster(plans.api.id);
+        }
+    }
+}
+
+impl ScopeListener for Endpoints {
+    fn refuse_cluster(&self, api: u64) {
+        let mut state = self.inner.state.lock();
+        state.refused_by = Some(api);
+        let (mut plans, planned) = (state.plans.clone(), state.planned.clone());
+        if let Some(plans) = plans.as_mut().filter(|plans| plans.api.id == api) {
+            plans.is_of_cluster = false;
+        }
+        state.follow(plans, planned);
+        self.inner.changed.notify_one();
+    }
+
+    fn tell_members(&self, manager: &Manager, scope: &Scope) -> Vec<ServiceName> {
+        let changed = scope.slices.lock().take_changed();
+        let mut unknown = Vec::new();
+        for name in changed {
+            let found = {
+                let mut state = self.inner.state.lock();
+                let plan = state.find_plan(&name).map(|(_, plan)| plan.clone());
+                let Some(plan) = plan else {
+                    continue;
+                };
+                let found = plan.choose_members(&name, &scope.slices.lock());
+                let found = found.unwrap_or_default();
+                state.note_found(&name, &found);
+                if plan.has_numbers() && found.values().any(Result::is_err) {
+                    unknown.push(name);
+                }
+                found
             };
-            sleep(pause).await;
-        }
-    }
-
-    /// Lists the slices. Returns the pause before the next question.
-    async fn list(&mut self, follower: &mut Follower<Slices>) -> Duration {
-        match self.plan.list_slices(&self.name, follower).await {
-            Ok(ports) => {
-                self.ports = ports;
-                self.endpoints
-                    .update(&self.name, |status| status.lists += 1);
-                self.publish(&follower.watcher);
-                self.note(None);
-                Duration::ZERO
-            }
-            Err(fault) => {
-                let pause = follower.pause_after(&fault);
-                self.note_fault(fault);
-                pause
+            for (list, members) in found {
+                manager.note_list(&list, members.as_ref().err().cloned());
+                if let Ok(members) = members {
+                    manager.set_found_members(&list, members);
+                }
             }
         }
+        unknown
     }
 
-    /// Watches the slices until the watch ends. Returns the pause before the next question.
-    async fn watch(&mut self, follower: &mut Follower<Slices>, version: &str) -> Duration {
-        let name = self.name.clone();
-        self.endpoints.update(&name, |status| {
-            status.watches += 1;
-            status.watching = true;
-        });
-        let watched = follower.watch(version, |watcher, changed| {
-            // A number may have another meaning since the service has changed.
-            let wants_list = changed && !self.publish(watcher) && self.plan.has_numbers();
-            self.note_success(watcher);
-            self.note_recovery(watcher);
-            !wants_list
-        });
-        let (end, pause) = watched.await;
-        self.endpoints
-            .update(&name, |status| status.watching = false);
-        match end {
-            WatchEnd::Regular => {}
-            WatchEnd::Failed(fault) => self.note_fault(fault),
-            WatchEnd::Broken(fault) => {
-                debug!(service = ?self.name, "a watch broke: {}", fault.message);
-                self.endpoints.update(&name, |status| status.failures += 1);
+    fn tell_error(&self, manager: &Manager, names: &[ServiceName], error: &str) {
+        for name in names {
+            let plan = {
+                let state = self.inner.state.lock();
+                state.find_plan(name).map(|(_, plan)| plan.clone())
+            };
+            for port in plan.iter().flat_map(|plan| &plan.ports) {
+                manager.note_list(&port.to_string(), Some(error.to_owned()));
             }
         }
-        pause
-    }
-
-    /// Tells the manager of the members. Returns false if a port has no members because of an error.
-    fn publish(&mut self, watcher: &Watcher) -> bool {
-        let found = self.plan.choose_members(watcher, &self.ports);
-        self.endpoints.note_found(&self.name, &found);
-        let is_good = found.values().all(Result::is_ok);
-        for (list, members) in found {
-            self.manager
-                .note_list(&list, members.as_ref().err().cloned());
-            if let Ok(members) = members {
-                self.manager.set_found_members(&list, members);
-            }
-        }
-        self.note_success(watcher);
-        is_good
-    }
-
-    fn note_success(&self, watcher: &Watcher) {
-        let version = watcher.version().map(str::to_owned);
-        let slices = watcher.slices().map_or(0, Iterator::count);
-        let events = watcher.event_count();
-        self.endpoints.update(&self.name, |status| {
-            status.last_success = Some(unix_now());
-            status.version = version;
-            status.slices = slices;
-            status.events = events;
-        });
-    }
-
-    /// Takes an error back after a watch that works: no list comes before the watch ends.
-    fn note_recovery(&mut self, watcher: &Watcher) {
-        if self.noted.is_some() {
-            self.note(None);
-            self.publish(watcher);
-        }
-    }
-
-    fn note_fault(&mut self, fault: Fault) {
-        self.endpoints
-            .update(&self.name, |status| status.failures += 1);
-        self.note(Some(fault.message));
-    }
-
-    /// Notes the error of the service, or that there is none any more.
-    fn note(&mut self, error: Option<String>) {
-        if error.is_some() {
-            for port in &self.plan.ports {
-                self.manager.note_list(&port.to_string(), error.clone());
-            }
-        }
-        self.endpoints
-            .update(&self.name, |status| status.error.clone_from(&error));
-        self.noted = error;
     }
 }
 
@@ -427,26 +328,24 @@ impl Subsystem for Endpoints {
         let settings = next
             .section::<Kubernetes>()
             .filter(|settings| is_used(settings));
-        let before = self.inner.state.lock().api.clone();
-        let api = settings.map(|settings| find_api(settings, before.as_ref()));
+        let api = settings.map(|settings| self.find_known_api(settings));
         let api = api.transpose()?;
         let planned = settings.map(|settings| (settings, next.section::<Node>()));
         let is_same = |state: &State| {
             let known = state.planned.as_ref();
             known.map(|(settings, node)| (settings, node.as_ref())) == planned
-                && state.api.as_ref().map(Arc::as_ptr) == api.as_ref().map(Arc::as_ptr)
+                && state.plans.as_ref().map(|of| of.api.id) == api.as_ref().map(|of| of.id)
         };
         // With thousands of services this is most of a change of a route.
         if is_same(&self.inner.state.lock()) {
             return Ok(Box::new(|| ()));
         }
-        let plans = { planned.zip(api.as_ref()) }
-            .map(|((settings, node), api)| Plan::of_section(api, settings, node));
+        let plans = planned
+            .zip(api.as_ref())
+            .map(|((settings, node), api)| self.inner.state.lock().make_plans(api, settings, node));
         let planned = planned.map(|(settings, node)| (settings.clone(), node.cloned()));
         let this = self.clone();
-        Ok(Box::new(move || {
-            this.follow(api, plans.unwrap_or_default(), planned)
-        }))
+        Ok(Box::new(move || this.follow(plans, planned)))
     }
 
     fn check(&self, config: &Config) -> PrepareErrors {
@@ -472,51 +371,35 @@ impl Subsystem for Endpoints {
     }
 
     fn find_members(&self, config: &Config, names: HashSet<String>) -> Work<FoundLists> {
-        if names.is_empty() {
-            return Box::pin(std::future::ready(FoundLists::new()));
-        }
-        let settings = config.kubernetes.as_ref();
-        let before = self.inner.state.lock().api.clone();
-        let Some(Ok(api)) = settings.map(|settings| find_api(settings, before.as_ref())) else {
+        let settings = { config.kubernetes.as_ref() }.filter(|_| !names.is_empty());
+        let api = settings.map(|settings| self.find_known_api(settings));
+        let Some((settings, Ok(api))) = settings.zip(api) else {
             // `prepare` tells what is wrong.
             return Box::pin(std::future::ready(FoundLists::new()));
         };
-        let plans = settings.map(|settings| Plan::of_section(&api, settings, Some(&config.node)));
-        let mut plans = plans.unwrap_or_default();
-        plans.retain(|_, plan| {
+        let mut plans = {
+            let mut state = self.inner.state.lock();
+            state.next_api = Some(Arc::clone(&api));
+            state.make_plans(&api, settings, Some(&config.node))
+        };
+        plans.services.retain(|_, plan| {
             plan.ports.retain(|port| names.contains(&port.to_string()));
             !plan.ports.is_empty()
         });
         let this = self.clone();
         Box::pin(async move {
-            let (mut tasks, room) = (JoinSet::new(), Arc::new(Semaphore::new(AT_ONCE)));
-            let mut missing: HashSet<String> = HashSet::new();
-            for (name, plan) in plans {
-                missing.extend(plan.ports.iter().map(ToString::to_string));
-                let room = Arc::clone(&room);
-                tasks.spawn(async move {
-                    let _permit = room.acquire().await;
-                    let mut follower = plan.follow_slices(&name);
-                    let listed = plan.list_slices(&name, &mut follower).await;
-                    match listed {
-                        Ok(ports) => plan.choose_members(&follower.watcher, &ports),
-                        Err(fault) => { plan.ports.iter() }
-                            .map(|port| (port.to_string(), Err(fault.message.clone())))
-                            .collect(),
-                    }
-                });
-            }
-            let mut found = FoundLists::new();
-            let all = async {
-                while let Some(lists) = tasks.join_next().await {
-                    found.extend(lists.unwrap_or_default());
-                }
-            };
-            let _ = timeout(START, all).await;
-            missing.retain(|name| !found.contains_key(name));
-            let late = || Err(format!("no answer of the API server within {START:?}"));
-            found.extend(missing.into_iter().map(|name| (name, late())));
+            let _ = timeout(START, this.list_members(&mut plans)).await;
             let mut state = this.inner.state.lock();
+            let mut found = FoundLists::new();
+            for (name, plan) in &plans.services {
+                let scope = state.scopes.get(&plans.scope_of(name, plan));
+                let members = scope.and_then(|of| plan.choose_members(name, &of.slices.lock()));
+                found.extend(members.unwrap_or_else(|| {
+                    let error = scope.and_then(|scope| scope.error_of(name));
+                    let late = || format!("no answer of the API server within {START:?}");
+                    plan.list_errors(&error.unwrap_or_else(late))
+                }));
+            }
             for (name, members) in &mut found {
                 match members {
                     Ok(members) => drop(state.found.insert(name.clone(), members.clone())),
@@ -569,19 +452,19 @@ impl Subsystem for Endpoints {
         family(
             "evenkeel_kubernetes_lists_total",
             Type::Counter,
-            "Complete lists of the service's slices.",
+            "Complete lists with the service's slices.",
             |status| status.lists as f64,
         );
         family(
             "evenkeel_kubernetes_watches_total",
             Type::Counter,
-            "Watches of the service's slices that were opened.",
+            "Watches with the service's slices that were opened.",
             |status| status.watches as f64,
         );
         family(
             "evenkeel_kubernetes_events_total",
             Type::Counter,
-            "Events of the service's slices, with bookmarks.",
+            "Events of the service's slices.",
             |status| status.events as f64,
         );
         family(

@@ -1,11 +1,9 @@
-//! List and watch of objects, such as the slices of one service, without I/O: what to ask next, and what the answers mean.
+//! List and watch of objects, such as the slices of a namespace, without I/O: what to ask next, and what the answers mean.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::list::{Event, Fault, Page, Status, Store};
-use crate::slice::Slice;
-use crate::slices::Slices;
 
 /// Longest event of a watch, in bytes. An object of Kubernetes is at most 1.5 MB long.
 const MAX_EVENT: usize = 4 << 20;
@@ -21,7 +19,7 @@ pub enum Question {
 
 /// Objects as far as they are known, and the version of this knowledge.
 #[derive(Debug)]
-pub struct Watcher<S: Store = Slices> {
+pub struct Watcher<S: Store> {
     store: S,
     /// Version from which a watch goes on; `None` if the objects must be listed.
     version: Option<String>,
@@ -29,33 +27,6 @@ pub struct Watcher<S: Store = Slices> {
     pages: Option<(BTreeMap<String, S::Object>, String)>,
     /// Start of an event whose end has not come.
     line: Vec<u8>,
-    /// True if a list was complete at some time.
-    is_listed: bool,
-    /// Number of events that were read.
-    events: u64,
-}
-
-impl Watcher<Slices> {
-    /// No slice is known.
-    pub fn new() -> Self {
-        Self::with_store(Slices::default())
-    }
-
-    /// No pod is known.
-    pub fn of_pods() -> Self {
-        Self::with_store(Slices::of_pods())
-    }
-
-    /// Returns the slices that are known; `None` before the first complete list.
-    pub fn slices(&self) -> Option<impl Iterator<Item = &Slice>> {
-        self.is_listed.then(|| self.store.iter())
-    }
-}
-
-impl Default for Watcher<Slices> {
-    fn default() -> Self {
-        Self::new()
-    }
 }
 
 impl<S: Store> Watcher<S> {
@@ -66,8 +37,6 @@ impl<S: Store> Watcher<S> {
             version: None,
             pages: None,
             line: Vec::new(),
-            is_listed: false,
-            events: 0,
         }
     }
 
@@ -78,16 +47,6 @@ impl<S: Store> Watcher<S> {
             (None, Some((_, next))) => Question::List(Some(next.clone())),
             (None, None) => Question::List(None),
         }
-    }
-
-    /// Returns the version of the objects that are known.
-    pub fn version(&self) -> Option<&str> {
-        self.version.as_deref()
-    }
-
-    /// Returns the number of events that were read.
-    pub fn event_count(&self) -> u64 {
-        self.events
     }
 
     /// Takes a page of the list. Returns true if the list is complete.
@@ -108,9 +67,9 @@ impl<S: Store> Watcher<S> {
             self.pages = Some((known, next));
             return Ok(false);
         }
+        self.store.note_version(&version);
         self.store.replace(known);
         self.version = Some(version);
-        self.is_listed = true;
         self.line.clear();
         Ok(true)
     }
@@ -156,7 +115,6 @@ impl<S: Store> Watcher<S> {
         }
         let event = self.store.parse_event(line);
         let event = event.inspect_err(|_| self.list_again())?;
-        self.events = self.events.saturating_add(1);
         match event {
             Event::Changed(name, object, version) => {
                 self.move_on(version)?;
@@ -186,6 +144,7 @@ impl<S: Store> Watcher<S> {
             let message = "the API server has gone back to an older version, as after a restore";
             return Err(Fault::new(message));
         }
+        self.store.note_version(&version);
         self.version = Some(version);
         Ok(())
     }
@@ -290,14 +249,55 @@ mod tests {
 
     use super::*;
     use crate::slice::EndpointState;
-    use crate::slices::MAX_SLICES;
+    use crate::slices::{MAX_SLICES, ServiceName, SharedSlices};
+
+    /// Watcher of the slices of `default/web`, and the slices.
+    struct Watched {
+        watcher: Watcher<SharedSlices>,
+        slices: SharedSlices,
+    }
+
+    fn web() -> ServiceName {
+        ("default".into(), "web".into())
+    }
+
+    fn watched() -> Watched {
+        let slices = SharedSlices::of_services([web()]);
+        Watched {
+            watcher: Watcher::with_store(slices.clone()),
+            slices,
+        }
+    }
+
+    impl Watched {
+        fn take_page(&mut self, body: &[u8]) -> Result<bool, Fault> {
+            if self.next_question() == Question::List(None) {
+                self.slices.lock().begin_list();
+            }
+            self.watcher.take_page(body)
+        }
+    }
+
+    impl std::ops::Deref for Watched {
+        type Target = Watcher<SharedSlices>;
+
+        fn deref(&self) -> &Self::Target {
+            &self.watcher
+        }
+    }
+
+    impl std::ops::DerefMut for Watched {
+        fn deref_mut(&mut self) -> &mut Self::Target {
+            &mut self.watcher
+        }
+    }
 
     fn object(name: &str, version: u64, addresses: &[&str]) -> String {
         let endpoints: Vec<_> = { addresses.iter() }
             .map(|address| format!(r#"{{"addresses":["{address}"]}}"#))
             .collect();
         format!(
-            r#"{{"metadata":{{"name":"{name}","resourceVersion":"{version}"}},"ports":[{{"name":"","port":80}}],"endpoints":[{}]}}"#,
+            r#"{{"metadata":{{"name":"{name}","namespace":"default","resourceVersion":"{version}","labels":{{"kubernetes.io/service-name":"web"}}}},"ports":[{{"name":"","port":80}}],"endpoints":[{}]}}"#,
             endpoints.join(",")
         )
     }
@@ -314,34 +314,35 @@ mod tests {
         .into_bytes()
     }
 
-    fn addresses(watcher: &Watcher) -> Vec<String> {
-        let slices = watcher.slices().into_iter().flatten();
+    fn addresses(watched: &Watched) -> Vec<String> {
+        let slices = watched.slices.lock();
+        let slices = slices.slices_of(&web()).into_iter().flatten();
         slices
             .flat_map(|slice| slice.endpoints.iter().map(|of| of.address.to_string()))
             .collect()
     }
 
-    fn listed() -> Watcher {
-        let mut watcher = Watcher::new();
+    fn listed() -> Watched {
+        let mut watcher = watched();
         let page = list(5, "", &[object("a", 3, &["10.0.0.1"])]);
         assert!(watcher.take_page(&page).unwrap());
         watcher
     }
 
-    fn take(watcher: &mut Watcher, text: &str) -> (bool, Option<Fault>) {
+    fn take(watcher: &mut Watched, text: &str) -> (bool, Option<Fault>) {
         let mut fault = None;
         (watcher.take_bytes(text.as_bytes(), &mut fault), fault)
     }
 
     #[test]
     fn pages_are_one_list_and_the_old_slices_stay_until_it_is_complete() {
-        let mut watcher = Watcher::new();
+        let mut watcher = watched();
         assert_eq!(watcher.next_question(), Question::List(None));
-        assert!(watcher.slices().is_none());
+        assert!(watcher.slices.lock().slices_of(&web()).is_none());
         let page = list(5, "t", &[object("a", 3, &["10.0.0.1"])]);
         assert!(!watcher.take_page(&page).unwrap());
         assert_eq!(watcher.next_question(), Question::List(Some("t".into())));
-        assert!(watcher.slices().is_none());
+        assert!(watcher.slices.lock().slices_of(&web()).is_none());
         let page = list(5, "", &[object("b", 4, &["10.0.0.2"])]);
         assert!(watcher.take_page(&page).unwrap());
         assert_eq!(addresses(&watcher), ["10.0.0.1", "10.0.0.2"]);
@@ -376,7 +377,8 @@ mod tests {
             assert!(changes >= 1);
             assert_eq!(addresses(&watcher), ["10.0.0.2"]);
             assert_eq!(watcher.next_question(), Question::Watch("12".into()));
-            assert_eq!(watcher.event_count(), 5);
+            let slices = watcher.slices.lock();
+            assert_eq!(slices.service(&web()).unwrap().events, 3);
         }
     }
 
@@ -385,12 +387,16 @@ mod tests {
     fn answers_of_a_real_server_are_read() {
         let text = include_bytes!("../../../fuzz/seeds/kubernetes_watch/apiserver-1.34");
         let end = text.iter().position(|&byte| byte == b'\n').unwrap();
-        let mut watcher = Watcher::new();
+        let mut watcher = watched();
         assert!(watcher.take_page(&text[..end]).unwrap());
         assert_eq!(addresses(&watcher), ["10.0.0.1", "10.0.0.2"]);
-        let states: Vec<_> = { watcher.slices().into_iter().flatten() }
-            .flat_map(|slice| slice.endpoints.iter().map(|of| of.state))
-            .collect();
+        let states: Vec<_> = {
+            let slices = watcher.slices.lock();
+            let slices = slices.slices_of(&web()).into_iter().flatten();
+            slices
+                .flat_map(|slice| slice.endpoints.iter().map(|of| of.state))
+                .collect()
+        };
         assert_eq!(states, [EndpointState::Ready, EndpointState::Serving]);
         let mut fault = None;
         assert!(watcher.take_bytes(&text[end..], &mut fault));
@@ -466,7 +472,11 @@ mod tests {
             let text = event("ADDED", &object(&format!("s{number}"), 7, &[]));
             watcher.take_bytes(text.as_bytes(), &mut fault);
         }
-        assert!(fault.unwrap().message.contains("more than 2000 slices"));
+        assert!(fault.is_none());
+        let slices = watcher.slices.lock();
+        let error = slices.service(&web()).unwrap().error.clone();
+        assert!(error.unwrap().contains("more than 2000 slices"));
+        assert!(slices.slices_of(&web()).is_none(), "it is listed again");
     }
 
     #[test]

@@ -11,7 +11,7 @@ use evenkeel_core::strategy::Values;
 use evenkeel_core::time::Instant;
 
 use crate::admission::Admission;
-use crate::config::{Config, GroupConfig, MemberConfig};
+use crate::config::{Config, GroupConfig, MemberConfig, SharedGroup};
 use crate::files::Files;
 use crate::lists::Lists;
 use crate::member_tls::Clients;
@@ -118,7 +118,7 @@ pub(crate) struct Live {
     /// Forced and suppressed load alerts by location, about which the file says nothing.
     pub alerts: HashMap<String, bool>,
     /// Groups that do not stand in the file, by name, with who owns them.
-    pub groups: BTreeMap<String, (&'static str, Arc<GroupConfig>)>,
+    pub groups: BTreeMap<String, (&'static str, SharedGroup)>,
     /// Locations that somebody needs, whether a member is there or not.
     pub needed_locations: BTreeSet<String>,
 }
@@ -194,7 +194,7 @@ impl Inputs {
     ) -> Inputs {
         let mut next = self.clone();
         next.live.groups.retain(|_, (of, _)| *of != owner);
-        let named = |group: GroupConfig| (group.name.clone(), (owner, Arc::new(group)));
+        let named = |group: GroupConfig| (group.name.clone(), (owner, group.into()));
         next.live.groups.extend(groups.into_iter().map(named));
         next.keep_live(self, now);
         next
@@ -284,10 +284,10 @@ impl Inputs {
     }
 
     /// Returns all groups, each with its owner if the group does not stand in the file.
-    pub(crate) fn all_groups(&self) -> impl Iterator<Item = (Option<&'static str>, &GroupConfig)> {
-        let in_file = self.config.groups.iter().map(|group| (None, &**group));
+    pub(crate) fn all_groups(&self) -> impl Iterator<Item = (Option<&'static str>, &SharedGroup)> {
+        let in_file = self.config.groups.iter().map(|group| (None, group));
         let live = self.live.groups.values();
-        in_file.chain(live.map(|(owner, group)| (Some(*owner), &**group)))
+        in_file.chain(live.map(|(owner, group)| (Some(*owner), group)))
     }
 
     /// True if the group is in maintenance, by the file or a live change.

@@ -36,6 +36,7 @@ mod prompts;
 mod readiness;
 mod reload;
 mod reported;
+mod zone;
 
 pub(crate) use outcome::Reload;
 pub use outcome::{
@@ -105,6 +106,8 @@ pub(crate) struct LockedState {
     pub changes: Option<Changes>,
     /// Rules and groups that a controller has generated, as a text and as what the text says.
     pub generated: Option<(Generated, Arc<Config>)>,
+    /// Zone of the balancer that a subsystem has found, for a file that sets none.
+    pub found_zone: Option<String>,
 }
 
 /// Name of a store's text in messages.
@@ -159,6 +162,7 @@ impl Manager {
                 started: None,
                 changes: None,
                 generated: None,
+                found_zone: None,
             }),
             reloading: tokio::sync::Mutex::new(()),
             revisions: Mutex::default(),

@@ -476,6 +476,11 @@ fn engines(out: &mut Exposition, handles: &[Arc<GroupHandle>]) {
     }
 }
 
+/// Upper limits of times of requests, in milliseconds: those of OpenTelemetry, and one more for long answers.
+const REQUEST_LIMITS: [u64; 15] = [
+    10, 20, 40, 80, 160, 320, 640, 1280, 2560, 5120, 10_240, 20_480, 40_960, 81_920, 163_840,
+];
+
 /// Upper limits of times to first tokens, in milliseconds: those of OpenTelemetry, and two more for long prompts.
 const FIRST_TOKEN_LIMITS: [u64; 18] = [
     1, 5, 10, 20, 40, 60, 80, 100, 250, 500, 750, 1000, 2500, 5000, 7500, 10_000, 25_000, 60_000,
@@ -500,6 +505,12 @@ fn token_times(out: &mut Exposition, handles: &[Arc<GroupHandle>]) {
             add_times(out, &labels, &times(engines.counts()), limits);
         }
     };
+    family(
+        "gen_ai_server_request_duration_seconds",
+        "Time from the arrival of a request to the end of its answer, of answers that were complete.",
+        &REQUEST_LIMITS,
+        EngineCounts::request_times,
+    );
     family(
         "gen_ai_server_time_to_first_token_seconds",
         "Time from the arrival of a request to the first token of its answer, of streams that were complete.",

@@ -11,6 +11,7 @@ use evenkeel_control::queue::{
     Class, Policy, Queue, QueueInstruction, QueuePosition, QueueRefusal,
 };
 use evenkeel_control::shares_by_key::Share;
+use evenkeel_core::engines::ShareCharge;
 use evenkeel_core::group::{Group, GroupSettings, GroupState, Outcome, PickError, Ticket};
 use evenkeel_core::latency::Remainder;
 use evenkeel_core::signal::Signal;
@@ -21,7 +22,7 @@ use evenkeel_tls::client::Client;
 use crate::chooser::Chooser;
 use crate::config::sources::Sources;
 use crate::config::{
-    GroupConfig, MemberConfig, MemberProtocol, Rule, Section, Sections, SendProxy, Source,
+    MemberConfig, MemberProtocol, Rule, Section, Sections, SendProxy, SharedGroup, Source,
 };
 use crate::counts::ReportCounts;
 use crate::files::Files;
@@ -86,7 +87,8 @@ pub struct RuleSnapshot {
     /// ends TLS. Snapshots share those that stay as they are.
     pub other_targets: Vec<Arc<Target>>,
     /// Configurations of the other groups of `other_targets`, in their order; those to which TLS passes have none here.
-    pub(crate) target_configs: Vec<Arc<GroupConfig>>,
+    /// A target that is the same for another configuration of its group stays in place, so the list is replaced.
+    pub(crate) target_configs: ArcSwap<Vec<SharedGroup>>,
     /// Groups of the rule by name.
     pub names: Names,
     /// Place of the group for clients whose name leads to no group; `None` if they are refused.
@@ -114,7 +116,7 @@ impl RuleSnapshot {
             rule,
             default_target: own,
             other_targets: Vec::new(),
-            target_configs: Vec::new(),
+            target_configs: ArcSwap::default(),
             names: Names::default(),
             unnamed: Some(0),
             first_passed: None,
@@ -331,7 +333,7 @@ impl GroupHandle {
     /// Waits in the queue until `bind` finds a member; it is told how many wait before it. Everybody
     /// in the queue has a `bind` of its own: one may wait for a certain member, another one for any
     /// that it has not tried. `now` reads the clock, and `later` makes what is ready at a time: one that is held
-    /// looks again then, though nothing has happened.
+    /// looks again then, though nothing has happened. Also returns what the request has taken from the share of its key.
     ///
     /// # Errors
     ///
@@ -343,7 +345,7 @@ impl GroupHandle {
         now: impl Fn() -> Instant,
         later: impl Fn(Instant) -> L,
         mut bind: impl FnMut(u32) -> Result<T, PickError>,
-    ) -> Result<T, WaitFailure> {
+    ) -> Result<(T, Option<ShareCharge>), WaitFailure> {
         let mut place = QueuePosition::enter_with_share(&self.queue, class, share, now())?;
         // Seldom there, and who waits is to be small.
         let mut look: Option<Pin<Box<L>>> = None;
@@ -380,8 +382,8 @@ impl GroupHandle {
             }
         });
         let found = found.await?;
-        place.leave_served(now());
-        Ok(found)
+        let charge = place.leave_served(now());
+        Ok((found, charge))
     }
 
     /// The member has begun to answer ([`Ticket::record_response`]): unless it is at its limit, it may have

@@ -15,7 +15,7 @@ use evenkeel_core::load::Location;
 use evenkeel_core::member::MemberId;
 use evenkeel_core::time::Instant;
 
-use crate::config::GroupConfig;
+use crate::config::{GroupConfig, SharedGroup};
 use crate::inputs::Inputs;
 use crate::snapshot::{GroupHandle, Snapshot};
 use crate::subsystem::{ApplyError, PrepareError};
@@ -198,9 +198,9 @@ impl State {
         config: GroupConfig,
         now: Instant,
     ) -> Arc<GroupHandle> {
-        let config = Arc::new(config);
+        let config = SharedGroup::from(config);
         let groups = &mut self.inputs.live.groups;
-        let before = groups.insert(config.name.clone(), (owner, Arc::clone(&config)));
+        let before = groups.insert(config.name.clone(), (owner, config.clone()));
         self.forget_live(
             &config.name,
             before.as_ref().map(|(_, of)| &**of),
@@ -209,7 +209,6 @@ impl State {
         );
         let at = self.names.get(&config.name).copied();
         let old = at.map(|at| self.leave(at));
-        let config = GroupConfig::clone(&config);
         let (admission, none) = (self.inputs.admission(), HashMap::new());
         let old_entry = old.as_ref();
         let mut entry = self.next_group(Some(owner), config, old_entry, &none, &admission, now);

@@ -46,7 +46,7 @@ pub struct Status {
     /// Network interfaces that the configuration names for native XDP, with what forwards there.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub xdp_interfaces: Vec<InterfaceStatus>,
-    /// Network interfaces at which a filter of tc forwards, and no program at tcx, with the reasons.
+    /// Network interfaces at which a filter of tc forwards, or the kernel does not, and no program at tcx, with the reasons.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tc_interfaces: Vec<InterfaceStatus>,
     /// Errors of the kernel for single entries of forwarding; missing if there were none.
@@ -62,9 +62,9 @@ pub struct Status {
 pub struct InterfaceStatus {
     /// Name of the interface.
     pub name: String,
-    /// `xdp`, or `tc` if native XDP, or tcx, cannot be had there.
+    /// `xdp`, `tc` if native XDP, or tcx, cannot be had there, or `proxy` if the kernel refuses the program there.
     pub program: String,
-    /// Reason why tc forwards there.
+    /// Reason why another program, or the proxy, serves there.
     pub reason: Option<String>,
 }
 

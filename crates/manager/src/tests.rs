@@ -266,6 +266,7 @@ fn wait_for_member(
         handle
             .wait_for((4, None), || now, |_| std::future::pending(), bind)
             .await
+            .map(|(ticket, _)| ticket)
     })
 }
 
@@ -1134,7 +1135,7 @@ async fn health_is_an_and_of_its_sources() {
     names.set("app.example", &["10.1.0.1", "10.1.0.2"]);
     let (a, b) = ("app.example:80/10.1.0.1", "app.example:80/10.1.0.2");
     let mut file = config(&["app.example:80"]);
-    file.groups[0].sources.agent_check = Some(AgentCheck::new(9999));
+    file.groups[0].sources.agent_check = Some(AgentCheck::new(9999).into());
     manager.apply_config(file.clone()).await.unwrap();
     let say = |member: &str, source, opinion: Option<SourceReport>| {
         manager.set_source_report("app", member, source, opinion.as_ref())

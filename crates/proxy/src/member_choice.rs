@@ -97,12 +97,18 @@ impl Session {
             if is_gone || client.is_reset(cx) {
                 Poll::Ready(Err(Refusal::ClientGone))
             } else {
-                waiting.as_mut().poll(cx).map(|bound| {
+                waiting.as_mut().poll(cx).map(|found| {
                     // Nobody is to work for a client that has left since the last look.
-                    if bound.is_ok() && ends_with_fin && client.has_ended() {
+                    if found.is_ok() && ends_with_fin && client.has_ended() {
                         return Err(Refusal::ClientGone);
                     }
-                    bound.map_err(|unserved| match unserved {
+                    let found = found.map(|(mut bound, charge)| {
+                        if let Some(engine) = bound.ticket.engine_mut() {
+                            engine.set_charge(charge);
+                        }
+                        bound
+                    });
+                    found.map_err(|unserved| match unserved {
                         WaitFailure::NoMember => Refusal::NoMember,
                         WaitFailure::QueueFull => Refusal::QueueFull,
                         WaitFailure::Overload => Refusal::Overload,

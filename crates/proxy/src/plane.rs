@@ -566,10 +566,12 @@ impl Subsystem for Proxy {
 
     fn hand_over(&self, to: &mut Handover) {
         to.give_tickets(TICKETS, &self.inner.ticket_keys);
+        self.inner.client_sessions.hand_over(to);
     }
 
     fn take_over(&self, from: &Handover) {
         from.take_tickets(TICKETS, &self.inner.ticket_keys);
+        self.inner.client_sessions.take_over(from);
     }
 
     fn rest(&self) {

@@ -4,6 +4,7 @@
 use std::io;
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
+use std::sync::Arc;
 
 use evenkeel_core::member::{MemberId, Weight};
 use evenkeel_manager::config::sources::AgentCheck;
@@ -78,7 +79,7 @@ impl AgentAnswerError {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Target {
     address: SocketAddr,
-    check: AgentCheck,
+    check: Arc<AgentCheck>,
 }
 
 /// Agents beside members.
@@ -99,7 +100,7 @@ impl source::Source for Agents {
             };
             let target = Target {
                 address,
-                check: check.clone(),
+                check: Arc::clone(check),
             };
             wanted.add_target(group, member.id, target, member.name.to_string());
         }
@@ -192,7 +193,6 @@ pub async fn read_line(stream: &mut (impl AsyncRead + Unpin)) -> Result<Vec<u8>,
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
     use std::time::Duration;
 
     use evenkeel_manager::Manager;
@@ -223,7 +223,7 @@ mod tests {
     async fn manager(check: AgentCheck) -> Arc<Manager> {
         let manager = Manager::new(Clock::start(), Arc::new(()));
         let mut group = GroupConfig::new("g", vec![MemberConfig::new("127.0.0.1", 80)]);
-        group.sources.agent_check = Some(check);
+        group.sources.agent_check = Some(check.into());
         let config = Config {
             groups: vec![group.into()],
             ..Config::default()

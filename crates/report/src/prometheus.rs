@@ -235,7 +235,7 @@ impl FetchError {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Target {
     location: ReportedLocation,
-    config: Prometheus,
+    config: Arc<Prometheus>,
     /// Samples that are older are none.
     max_age: Duration,
 }
@@ -266,7 +266,7 @@ impl Source for Exporters {
             };
             let target = Target {
                 location: ReportedLocation(Arc::clone(&member.location)),
-                config: config.clone(),
+                config: Arc::clone(config),
                 max_age: group.config.settings.load_max_age,
             };
             for number in 0.. {
@@ -431,7 +431,7 @@ mod tests {
         config::parse("t", &text).unwrap()
     }
 
-    fn wanted(loads: &str) -> Prometheus {
+    fn wanted(loads: &str) -> Arc<Prometheus> {
         config_of(loads, 9)
             .groups
             .remove(0)
@@ -641,7 +641,7 @@ mod tests {
 
     async fn page(bytes: &[u8], max_bytes: usize) -> Result<Vec<f64>, FetchError> {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let mut wanted = wanted("loads = { cpu = \"a\" }");
+        let mut wanted = Arc::unwrap_or_clone(wanted("loads = { cpu = \"a\" }"));
         wanted.max_bytes = max_bytes;
         let url = Url {
             host: "127.0.0.1".into(),

@@ -435,8 +435,8 @@ mod tests {
     fn wanted(loads: &str) -> impl Fn(&str, &str) -> Option<LoadId> {
         let text = format!("[group.g]\nmembers = [\"a:1\"]\norca = {{ {loads} }}");
         let config = config::parse("t", &text).unwrap();
-        let loads = config.groups[0].sources.orca.clone().unwrap().loads;
-        move |table, field| loads.find_load(table, field)
+        let orca = config.groups[0].sources.orca.clone().unwrap();
+        move |table, field| orca.loads.find_load(table, field)
     }
 
     fn usual() -> impl Fn(&str, &str) -> Option<LoadId> {

@@ -87,6 +87,11 @@ impl ConnectionId {
     pub fn id_len(&self) -> usize {
         usize::from(self.len)
     }
+
+    /// Returns the bytes of the id.
+    pub fn as_bytes(&self) -> &[u8] {
+        self.bytes.get(..self.id_len()).unwrap_or_default()
+    }
 }
 
 #[cfg(test)]

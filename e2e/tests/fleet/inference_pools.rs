@@ -156,6 +156,20 @@ fn engines_of_a_pool_serve_a_route() {
     let ask = |_: u32| ask_engine(at, &fastrand::u64(..).to_string()).1;
     assert!((0..20).map(ask).all(|body| body == "other"));
 
+    // Other labels: other pods, and back.
+    set_ready(&cluster, "engine-0", false);
+    wait_until("no engine is left", || ask_engine(at, "hello").0 == "503");
+    for (app, wanted) in [("web", "200"), ("vllm", "503")] {
+        let mut next = cluster.server.get_object(&path).unwrap();
+        next["spec"]["selector"]["matchLabels"] = json!({ "app": app });
+        cluster.server.send_object("PUT", &path, &next);
+        wait_until(&format!("pods of {app} are the engines"), || {
+            ask_engine(at, &fastrand::u64(..).to_string()).0 == wanted
+        });
+    }
+    set_ready(&cluster, "engine-0", true);
+    wait_until("the engine is back", answers("other"));
+
     // A pod that stops being ready leaves, and a pool that goes leaves an error behind.
     set_ready(&cluster, "engine-0", false);
     wait_until("no engine is left", || ask_engine(at, "hello").0 == "503");

@@ -185,4 +185,19 @@ fn an_ingress_is_served_with_its_annotations() {
     assert_eq!(events(&cluster, "shut").len(), 2);
     cluster.delete(INGRESSES, "web");
     wait_for_answer(at, "a.example", ("404", ""));
+
+    // An Ingress that goes to another class loses the balancer's address.
+    let address_of_open = || {
+        let object = cluster.server.get_object(&format!("{INGRESSES}/open"));
+        let object = object.expect("the Ingress");
+        object.pointer("/status/loadBalancer/ingress").cloned()
+    };
+    wait_until("the address is in the status", || {
+        address_of_open().as_ref() == Some(&addresses)
+    });
+    let mut moved = ingress("open", "b.example", "/", "b", &[]);
+    moved["spec"]["ingressClassName"] = json!("other");
+    let path = format!("{INGRESSES}/open");
+    cluster.server.send_object("PUT", &path, &moved);
+    wait_until("the address is gone", || address_of_open().is_none());
 }

@@ -243,6 +243,34 @@ fn members_stay_while_the_api_server_is_away_over_reloads_and_upgrades() {
 }
 
 #[test]
+fn members_stay_while_the_api_server_is_silent() {
+    let server = ApiServer::start();
+    let (a, b) = (named("a"), named("b"));
+    server.set_slice("web-1", port(&a), &[(HOST, Ready)]);
+    let patience = "kubeconfig = \"kubeconfig\"\nsilence = \"1s\"";
+    let config = CONFIG.replace("kubeconfig = \"kubeconfig\"", patience);
+    let balancer = start_with(&server, &config);
+    wait_for_names(&balancer, &["a"]);
+    // A watch without a byte for that time has failed, and the slices are listed again.
+    let lists = count(&balancer, "lists_total");
+    wait_until("the balancer gives a silent watch up", || {
+        count(&balancer, "failures_total") > 0.0 && count(&balancer, "lists_total") > lists
+    });
+    // A list without an answer fails, too.
+    server.set_mood(Mood::Silent);
+    wait_until("the balancer gives a silent list up", || {
+        let status = balancer.admin_json("/v1/kubernetes");
+        let error = status[0]["error"].as_str().unwrap_or_default().to_owned();
+        error.contains("no answer")
+    });
+    assert_eq!(names(&balancer), BTreeSet::from(["a".to_owned()]));
+    server.set_mood(Mood::Well);
+    server.set_slice("web-2", port(&b), &[(HOST, Ready)]);
+    wait_for_names(&balancer, &["a", "b"]);
+    wait_until("the error is over", || count(&balancer, "up") == 1.0);
+}
+
+#[test]
 fn a_balancer_starts_while_the_api_server_is_away() {
     let server = ApiServer::start();
     let a = named("a");
@@ -266,6 +294,7 @@ fn a_server_that_was_restored_from_a_backup_is_believed() {
     server.set_slice("web-1", port(&a), &[(HOST, Ready)]);
     let balancer = start(&server);
     wait_for_names(&balancer, &["a"]);
+    wait_until("there is a watch", || server.watch_count() == 1);
     server.restore(|server| server.set_slice("web-9", port(&b), &[(HOST, Ready)]));
     wait_for_names(&balancer, &["b"]);
 }

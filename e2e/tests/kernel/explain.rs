@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use evenkeel_e2e::wait_until;
 
+use super::forward::udp::ask;
 use super::forward::{BOTH, Family, Machines, echo};
 
 fn check_decisions_of_the_kernel_are_explained(family: Family) {
@@ -57,4 +58,36 @@ fn check_decisions_of_the_kernel_are_explained(family: Family) {
 fn s41_decisions_of_the_kernel_are_explained() {
     BOTH.into_iter()
         .for_each(check_decisions_of_the_kernel_are_explained);
+}
+
+#[test]
+fn s41_decisions_about_sessions_of_udp_are_explained() {
+    for family in BOTH {
+        let Some(machines) = Machines::new(family) else {
+            return;
+        };
+        for last in [2, 3] {
+            machines.start_udp_member(last);
+        }
+        let settings = "strategy = \"adaptive\"";
+        let Some(balancer) = machines.start_udp_balancer("kernel", &[2, 3], settings) else {
+            return;
+        };
+        assert_eq!(machines.state(&balancer), "kernel");
+        let socket = machines.open_client();
+        let answer = ask(&socket, 100).unwrap();
+        let client = socket.local_addr().unwrap();
+        let mut told = String::new();
+        wait_until("the decision is explained", || {
+            let explain = || balancer.run_ctl("explain db").unwrap();
+            told = machines.pair.front.run_inside(explain);
+            told.contains(&format!("decided for the client {client}"))
+        });
+        let member = family.member(answer.last);
+        assert!(
+            told.contains(&format!("the kernel sent a connection to {member}")),
+            "{told}"
+        );
+        assert!(told.contains("next after it: "), "{told}");
+    }
 }

@@ -2,21 +2,26 @@
 
 #![allow(clippy::unwrap_used)] // Helpers of tests fail by panicking.
 
+mod checksums;
 mod copies;
 mod datagrams;
 mod direct;
 mod errors;
+mod interfaces;
 mod iperf;
+mod members;
+mod metrics;
 mod nat;
 mod quic;
 mod rows;
 mod servers;
-mod udp;
+mod stops;
+pub(super) mod udp;
 mod xdp;
 
 use std::fs;
 use std::io::{ErrorKind, Read, Write};
-use std::net::{IpAddr, SocketAddr, SocketAddrV4, TcpListener, TcpStream};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::process::Command;
 use std::thread;
 use std::time::Duration;
@@ -246,7 +251,7 @@ impl Machines {
     }
 
     /// Waits until no connection is in flight.
-    fn wait_for_ends(&self, balancer: &Balancer) {
+    pub(super) fn wait_for_ends(&self, balancer: &Balancer) {
         wait_until("all connections are over", || {
             let members = self.forwarded(balancer)["members"].clone();
             let members = members.as_array().unwrap().clone();
@@ -255,7 +260,7 @@ impl Machines {
     }
 
     /// A count of the member at `last`.
-    fn count(&self, balancer: &Balancer, last: u8, name: &str) -> u64 {
+    pub(super) fn count(&self, balancer: &Balancer, last: u8, name: &str) -> u64 {
         count(&self.forwarded(balancer), self.family.member(last), name)
     }
 }
@@ -289,18 +294,22 @@ fn serve_echo(listener: TcpListener, delay: Duration) {
 }
 
 /// A RST with the client's address, as a stranger would send it who does not know the connection's numbers.
-fn write_reset(client: SocketAddrV4, rule: SocketAddrV4, sequence: u32) -> Vec<u8> {
+fn write_reset(client: SocketAddr, rule: SocketAddr, sequence: u32) -> Vec<u8> {
     write_segment(client, rule, sequence, 4)
 }
 
 /// A packet without data, with flags of TCP.
 pub(super) fn write_segment(
-    client: SocketAddrV4,
-    rule: SocketAddrV4,
+    client: SocketAddr,
+    rule: SocketAddr,
     sequence: u32,
     flags: u8,
 ) -> Vec<u8> {
-    let addresses = [client.ip().octets(), rule.ip().octets()].concat();
+    let addresses = match (client.ip(), rule.ip()) {
+        (IpAddr::V4(client), IpAddr::V4(rule)) => [client.octets(), rule.octets()].concat(),
+        (IpAddr::V6(client), IpAddr::V6(rule)) => [client.octets(), rule.octets()].concat(),
+        _ => panic!("two families: {client} {rule}"),
+    };
     let mut tcp = client.port().to_be_bytes().to_vec();
     tcp.extend(rule.port().to_be_bytes());
     tcp.extend(sequence.to_be_bytes());
@@ -314,8 +323,26 @@ pub(super) fn write_segment(
     sum = (sum & 0xffff) + (sum >> 16);
     tcp[16..18].copy_from_slice(&(!(sum as u16)).to_be_bytes());
     // The system fills in the checksum of the addresses.
-    let head = [0x45, 0, 0, 40, 0, 0, 0, 0, 64, 6, 0, 0];
-    [&head[..], &addresses, &tcp].concat()
+    let head: &[u8] = match client {
+        SocketAddr::V4(_) => &[0x45, 0, 0, 40, 0, 0, 0, 0, 64, 6, 0, 0],
+        SocketAddr::V6(_) => &[0x60, 0, 0, 0, 0, 20, 6, 64],
+    };
+    [head, &addresses, &tcp].concat()
+}
+
+/// Sends packets that are written with their headers, from the network namespace of this thread.
+pub(super) fn send_packets(to: SocketAddr, packets: impl IntoIterator<Item = Vec<u8>>) {
+    use rustix::net::{AddressFamily, SendFlags, SocketType, ipproto, sendto, socket};
+    let family = match to {
+        SocketAddr::V4(_) => AddressFamily::INET,
+        SocketAddr::V6(_) => AddressFamily::INET6,
+    };
+    let socket = socket(family, SocketType::RAW, Some(ipproto::RAW)).unwrap();
+    // A raw socket has no ports.
+    let to = SocketAddr::new(to.ip(), 0);
+    for packet in packets {
+        sendto(&socket, &packet, SendFlags::empty(), &to).unwrap();
+    }
 }
 
 /// Sends bytes, and compares what comes back.
@@ -455,23 +482,13 @@ fn s41_resets_of_strangers_do_not_end_connections() {
     };
     let (mut stream, _) = machines.connect().unwrap();
     echo(&mut stream, 5000);
-    let SocketAddr::V4(client) = stream.local_addr().unwrap() else {
-        panic!("IPv4");
-    };
+    let client = stream.local_addr().unwrap();
     let resets = 50;
     let mut rng = fastrand::Rng::with_seed(41);
-    let SocketAddr::V4(rule) = machines.family.rule() else {
-        panic!("IPv4");
-    };
+    let rule = machines.family.rule();
     machines.clients.run_inside(|| {
-        let family = rustix::net::AddressFamily::INET;
-        let kind = rustix::net::SocketType::RAW;
-        let socket = rustix::net::socket(family, kind, Some(rustix::net::ipproto::RAW)).unwrap();
-        for _ in 0..resets {
-            let packet = write_reset(client, rule, rng.u32(..));
-            let flags = rustix::net::SendFlags::empty();
-            rustix::net::sendto(&socket, &packet, flags, &rule).unwrap();
-        }
+        let packets = (0..resets).map(|_| write_reset(client, rule, rng.u32(..)));
+        send_packets(rule, packets);
     });
     wait_until("the program has seen the RSTs", || {
         machines.forwarded(&balancer)["packets"]["stray_reset"].as_u64() == Some(resets)

@@ -9,6 +9,7 @@ use std::time::Duration;
 use evenkeel_e2e::balancer::evenkeel_binary;
 use serde_json::Value;
 
+use super::forward::udp::ask;
 use super::forward::{BOTH, Family, Machines, echo};
 
 /// The command on the balancer's machine.
@@ -16,6 +17,12 @@ fn write_command(machines: &Machines, words: &[&str]) -> Command {
     let mut command = machines.pair.front.command(evenkeel_binary());
     command.args(["kernel", "trace"]).args(words);
     command
+}
+
+/// True if a line has all parts.
+fn has_line(text: &[String], parts: &[&str]) -> bool {
+    let has_all = |line: &String| parts.iter().all(|part| line.contains(part));
+    text.iter().any(has_all)
 }
 
 fn check_a_connection_is_traced(family: Family) {
@@ -57,8 +64,7 @@ fn check_a_connection_is_traced(family: Family) {
     let text: Vec<String> = lines.map(Result::unwrap).collect();
     assert!(traced.wait().unwrap().success());
     let has = |parts: &[&str]| {
-        let all = |line: &&String| parts.iter().all(|part| line.contains(part));
-        assert!(text.iter().any(|line| all(&line)), "{parts:?}: {text:#?}");
+        assert!(has_line(&text, parts), "{parts:?}: {text:#?}");
     };
     let (listener, refusing) = (family.rule().to_string(), family.member(2).to_string());
     let accepting = family.member(3).to_string();
@@ -102,4 +108,50 @@ fn check_a_connection_is_traced(family: Family) {
 #[test]
 fn s41_packets_of_a_client_are_traced() {
     BOTH.into_iter().for_each(check_a_connection_is_traced);
+}
+
+fn check_a_session_is_traced(family: Family) {
+    let Some(machines) = Machines::new(family) else {
+        return;
+    };
+    machines.start_udp_member(2);
+    let Some(balancer) = machines.start_udp_balancer("kernel", &[2], "") else {
+        return;
+    };
+    assert_eq!(machines.state(&balancer), "kernel");
+    let socket = machines.open_client();
+    let client = socket.local_addr().unwrap().to_string();
+    let words = [&*client, "--packets", "4", "--time", "10m"];
+    let mut command = write_command(&machines, &words);
+    let mut traced = command.stdout(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(traced.stdout.take().unwrap()).lines();
+    let begin = lines.next().unwrap().unwrap();
+    assert!(begin.starts_with("tracing for 600 s"), "{begin}");
+    for length in [100, 200] {
+        ask(&socket, length).unwrap();
+    }
+    let text: Vec<String> = lines.map(Result::unwrap).collect();
+    assert!(traced.wait().unwrap().success());
+    let (listener, member) = (family.rule(), family.member(2));
+    for length in [100, 200] {
+        let there = format!("UDP {client} → {listener} {length} bytes");
+        let parts = [
+            &*there,
+            &format!("sent as {client} → {member}"),
+            "(to_member)",
+        ];
+        assert!(has_line(&text, &parts), "{parts:?}: {text:#?}");
+    }
+    let back = format!("UDP {member} → {client}");
+    let parts = [
+        &*back,
+        &format!("sent as {listener} → {client}"),
+        "(to_client)",
+    ];
+    assert!(has_line(&text, &parts), "{parts:?}: {text:#?}");
+}
+
+#[test]
+fn s41_datagrams_of_a_client_are_traced() {
+    BOTH.into_iter().for_each(check_a_session_is_traced);
 }

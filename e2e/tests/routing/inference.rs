@@ -243,7 +243,7 @@ fn a_stream_that_no_engine_begins_is_an_error_and_not_half_an_answer() {
     let balancer = Balancer::start(&config(&[empty.address()], ""));
     let body = json!({"model": "small", "stream": true, "prompt": "Hello."}).to_string();
     let answer = ask(&mut balancer.connect(), body.as_bytes(), 0);
-    assert_eq!((answer.second_word(), &*answer.text()), ("200", ""));
+    assert_eq!((answer.second_word(), answer.text()), ("200", ""));
 }
 
 #[test]
@@ -304,6 +304,66 @@ fn a_client_that_gives_up_ends_its_request_at_the_engine() {
 }
 
 #[test]
+fn responses_and_embeddings_are_understood() {
+    let engines: [_; 2] = std::array::from_fn(|_| LanguageModel::start());
+    let balancer = balance(&engines.each_ref());
+    let mut wire = balancer.connect();
+    let mut post = |path: &str, body: &Value| {
+        let body = body.to_string();
+        let length = body.len();
+        wire.send(format!(
+            "POST {path} HTTP/1.1\r\nHost: a\r\nContent-Length: {length}\r\n\r\n{body}"
+        ));
+        let answer = wire.read_response();
+        assert_eq!(answer.second_word(), "200", "{}", answer.text());
+        answer
+    };
+    // Conversations stay where their beginnings were read, which are in `instructions` and `input`.
+    const CONVERSATIONS: usize = 6;
+    const TURNS: usize = 4;
+    let mut histories: [Vec<Value>; CONVERSATIONS] = std::array::from_fn(|_| Vec::new());
+    for turn in 0..TURNS {
+        for (number, history) in histories.iter_mut().enumerate() {
+            history.push(message("user", &format!("Question {turn}? ").repeat(40)));
+            let instructions = format!("You are {number}. ").repeat(400);
+            let is_stream = turn % 2 == 0;
+            let body = json!({
+                "model": "small", "instructions": instructions, "input": history, "stream": is_stream,
+                "max_output_tokens": 50,
+            });
+            let answer = post("/v1/responses", &body);
+            assert_eq!(
+                answer.text().matches("response.output_text.delta").count() > 0,
+                is_stream
+            );
+        }
+    }
+    let continued = engines.iter().map(LanguageModel::continued).sum::<u64>() as usize;
+    let most = CONVERSATIONS * (TURNS - 1);
+    assert!(continued >= most * 3 / 4, "{continued} of {most}");
+    let count = |family: &str, label: &str| {
+        let series = format!("evenkeel_inference_{family}{{group=\"web\",{label}}}");
+        balancer.read_metric(&series).unwrap()
+    };
+    let responses = (CONVERSATIONS * TURNS) as f64;
+    assert_eq!(count("prompts_total", "read=\"whole\""), responses);
+    let output = count("tokens_total", "kind=\"output\"");
+    assert_eq!(output, responses * ANSWER_WORDS as f64);
+    let read = count("tokens_total", "kind=\"prompt\"");
+    assert!(count("tokens_total", "kind=\"cached\"") >= read / 2.0);
+    let first = "gen_ai_server_time_to_first_token_seconds_count{group=\"web\"}";
+    assert_eq!(balancer.read_metric(first), Some(responses / 2.0));
+    // Embeddings have a prompt, and no answer that counts.
+    let texts = ["one ".repeat(300), "two ".repeat(300)];
+    let body = json!({"model": "small", "input": texts});
+    assert!(post("/v1/embeddings", &body).text().contains("embedding"));
+    assert_eq!(count("prompts_total", "read=\"whole\""), responses + 1.0);
+    let tokens = (json!(texts).to_string().len() / 4) as f64;
+    assert_eq!(count("tokens_total", "kind=\"prompt\""), read + tokens);
+    assert_eq!(count("tokens_total", "kind=\"output\""), output);
+}
+
+#[test]
 fn whatever_the_engine_would_take_passes() {
     let engine = LanguageModel::start();
     let balancer = balance(&[&engine]);
@@ -329,6 +389,18 @@ fn whatever_the_engine_would_take_passes() {
             assert!(wire.read_response().text().contains("small"));
         }
     }
+    // None of them is a prompt that is known as a whole.
+    for (part, requests) in [
+        ("whole", 0.0),
+        ("unread", 2.0),
+        ("no_prompt", 8.0),
+        ("ambiguous", 2.0),
+        ("broken", 2.0),
+        ("beginning", 2.0),
+    ] {
+        let series = format!("evenkeel_inference_prompts_total{{group=\"web\",read=\"{part}\"}}");
+        assert_eq!(balancer.read_metric(&series), Some(requests), "{part}");
+    }
     let mut wire = balancer.connect();
     wire.send("POST / HTTP/1.1\r\nHost: a\r\nContent-Encoding: gzip\r\nContent-Length: 5\r\n\r\n\x1f\x0babc");
     assert_eq!(wire.read_response().text(), "5 bytes");
@@ -339,23 +411,32 @@ fn whatever_the_engine_would_take_passes() {
 }
 
 #[test]
-fn copies_for_engines_do_no_harm_and_requests_of_all_kinds_are_counted() {
-    let (engine, copies) = (LanguageModel::start(), LanguageModel::start());
+fn copies_for_engines_go_where_their_beginnings_were_read_and_all_requests_are_counted() {
+    let engine = LanguageModel::start();
+    let copies: [_; 3] = std::array::from_fn(|_| LanguageModel::start());
+    let members: Vec<_> = copies.iter().map(LanguageModel::address).collect();
+    let [a, b, c] = members[..] else { panic!() };
     let mirror = format!(
-        "mirror = {{ group = \"copies\" }}\n[group.copies]\nmembers = [\"{}\"]\nstrategy = \"inference\"",
-        copies.address()
+        "mirror = {{ group = \"copies\" }}\n[group.copies]\nmembers = [\"{a}\", \"{b}\", \"{c}\"]\nstrategy = \"inference\"\nhealth_check = false",
     );
     let balancer = Balancer::start(&config(&[engine.address()], &mirror));
     let mut wire = balancer.connect();
-    const REQUESTS: u64 = 6;
+    const PROMPTS: u64 = 6;
+    const REQUESTS: u64 = 3 * PROMPTS;
+    let sum = |of: fn(&LanguageModel) -> u64| copies.iter().map(of).sum::<u64>();
     for number in 0..REQUESTS {
-        let text = format!("{number} ").repeat(2000);
+        let text = format!("{} ", number % PROMPTS).repeat(2000);
         let body = json!({"model": "small", "stream": number % 2 == 0, "prompt": text});
         let answer = ask(&mut wire, body.to_string().as_bytes(), 0);
         assert_eq!(answer.second_word(), "200", "{number}");
-        copies.member().next_request();
+        wait_until("the copy is answered", || {
+            sum(LanguageModel::answered) == number + 1
+        });
     }
     assert_eq!(engine.answered(), REQUESTS);
+    // By chance it would be a third.
+    let (continued, most) = (sum(LanguageModel::continued), REQUESTS - PROMPTS);
+    assert!(continued >= most * 3 / 4, "{continued} of {most}");
     wire.send("POST / HTTP/1.1\r\nHost: a\r\nContent-Encoding: gzip\r\nContent-Length: 5\r\n\r\n\x1f\x0babc");
     assert_eq!(wire.read_response().text(), "5 bytes");
     assert_eq!(ask(&mut wire, b"[1]", 0).text(), "3 bytes");
@@ -366,8 +447,13 @@ fn copies_for_engines_do_no_harm_and_requests_of_all_kinds_are_counted() {
     assert_eq!(count("web", "whole"), Some(REQUESTS as f64));
     assert_eq!(count("web", "compressed"), Some(1.0));
     assert_eq!(count("web", "no_prompt"), Some(1.0));
-    // Nothing is read or learnt of copies.
-    assert_eq!(count("copies", "whole"), Some(0.0));
+    assert_eq!(count("copies", "whole"), Some(REQUESTS as f64));
+    let cached = "evenkeel_inference_tokens_total{group=\"copies\",kind=\"cached\"}";
+    wait_until("answers to copies are read", || {
+        balancer
+            .read_metric(cached)
+            .is_some_and(|tokens| tokens > 0.0)
+    });
 }
 
 #[test]
@@ -504,13 +590,19 @@ fn the_log_and_the_metrics_tell_the_model_tokens_and_times() {
             assert!(line[key].is_null(), "{line}");
         }
     }
-    for family in ["time_to_first_token", "time_per_output_token"] {
+    // All four requests with a body have an answer, and two of them a stream.
+    for (family, requests) in [
+        ("request_duration", 4.0),
+        ("time_to_first_token", 2.0),
+        ("time_per_output_token", 2.0),
+    ] {
         let count = |suffix: &str| {
             let series = format!("gen_ai_server_{family}_seconds{suffix}");
             balancer.read_metric(&series)
         };
-        assert_eq!(count("_count{group=\"web\"}"), Some(2.0), "{family}");
-        assert_eq!(count("_bucket{group=\"web\",le=\"+Inf\"}"), Some(2.0));
+        assert_eq!(count("_count{group=\"web\"}"), Some(requests), "{family}");
+        let all = count("_bucket{group=\"web\",le=\"+Inf\"}");
+        assert_eq!(all, Some(requests));
     }
 }
 
@@ -706,7 +798,9 @@ fn run_client(file: &str, package: &str, path: &str, more: &str) -> Option<(Stri
 #[test]
 fn the_openai_client_is_served() {
     if let Some((said, _)) = run_client("openai_client.py", "openai", "/v1", "") {
-        assert_eq!(said, "models small\nwhole 5\nstream 5\nusage True");
+        let expected =
+            "models small\nwhole 5\nstream 5\nusage True\nresponse 5 5\nevents 5 True\nembedding 2";
+        assert_eq!(said, expected);
     }
 }
 
@@ -832,17 +926,69 @@ fn a_first_token_lets_the_next_request_go_and_keys_have_fair_shares() {
 #[test]
 fn requests_that_wait_for_a_place_at_an_engine_have_fair_shares_by_key() {
     let engine = TcpListener::bind("127.0.0.1:0").unwrap();
+    let balancer = balance_limited(&engine);
+    check_fair_shares(&balancer, &engine, &end_stream(TOKEN));
+}
+
+/// Balances an engine that takes a single request at a time.
+fn balance_limited(engine: &TcpListener) -> Balancer {
     let address = engine.local_addr().unwrap();
     let limited = format!("{{ address = \"{address}\", max_connections = 1 }}");
     let config = config(&[address], "").replacen(&format!("\"{address}\""), &limited, 1);
     let timeout = "health_check = false\nqueue_timeout = \"60s\"";
-    let balancer = Balancer::start(&config.replacen("health_check = false", timeout, 1));
-    // The place is free when the answer has ended.
-    let answer = format!(
-        "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{TOKEN}",
-        TOKEN.len()
-    );
-    check_fair_shares(&balancer, &engine, &answer);
+    Balancer::start(&config.replacen("health_check = false", timeout, 1))
+}
+
+/// Writes a whole answer: the place at the engine is free when the answer has ended.
+fn end_stream(events: &str) -> String {
+    format!(
+        "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{events}",
+        events.len()
+    )
+}
+
+#[test]
+fn an_answer_corrects_the_share_of_its_key() {
+    let engine = TcpListener::bind("127.0.0.1:0").unwrap();
+    let balancer = balance_limited(&engine);
+    let _busy = send_late(&balancer, "busy", "x");
+    let (_, mut last) = take_at_engine(&engine);
+    let mut clients = Vec::new();
+    let mut send = |key, text, waiting| {
+        clients.push(send_late(&balancer, key, text));
+        wait_for_queue(&balancer, waiting);
+    };
+    // Nobody has read the long prompt, so both requests with it count in full.
+    send("long", "abc", 1.0);
+    send("long", "abc", 2.0);
+    for (number, text) in ["d", "e", "f", "g", "h", "i"].iter().enumerate() {
+        send("short", text, (number + 3) as f64);
+    }
+    let cached = json!({
+        "prompt_tokens": 3000, "completion_tokens": 1, "total_tokens": 3001,
+        "prompt_tokens_details": {"cached_tokens": 2990},
+    });
+    let usage = json!({"choices": [], "usage": cached});
+    let with_usage = end_stream(&format!("{TOKEN}data: {usage}\n\n"));
+    let mut keys = Vec::new();
+    for number in 0..9 {
+        // The second request with the long prompt finds the prompt at the engine.
+        let answer = match number {
+            5 => with_usage.clone(),
+            _ => end_stream(TOKEN),
+        };
+        last.write_all(answer.as_bytes()).unwrap();
+        let (key, stream) = take_at_engine(&engine);
+        keys.push(key);
+        last = stream;
+        if number == 5 {
+            send("long", "j", 3.0);
+        }
+    }
+    // Each short request has a third of the long prompt's tokens.
+    let first = ["long", "short", "short", "short", "long", "short"];
+    assert_eq!(keys[..6], first);
+    assert_eq!(keys[6..], ["long", "short", "short"], "the answer counts");
 }
 
 /// Sends five requests of a key that floods a busy engine, of which one gives up, and one of another key. Each `answer`

@@ -47,6 +47,11 @@ impl Attributes {
         let Some(facts) = details.and_then(|details| details.engine.as_deref()) else {
             return;
         };
+        let target = record.request.as_ref().map_or("", |(_, target)| target);
+        if let Some((operation, provider)) = find_operation(target) {
+            self.text("gen_ai.operation.name", operation);
+            self.text("gen_ai.provider.name", provider);
+        }
         if let Some(model) = &facts.model {
             self.text("gen_ai.request.model", &**model);
         }
@@ -82,6 +87,21 @@ impl Attributes {
         if let Some(port) = port.and_then(|port| port.parse::<u16>().ok()) {
             self.put_whole("server.port", port);
         }
+    }
+}
+
+/// Returns the operation of a request for engines, and the provider whose interface the request has, by the end of its
+/// path. Without both, programs that show traces do not take the span for one of a language model.
+fn find_operation(target: &str) -> Option<(&'static str, &'static str)> {
+    let (path, _) = target.split_once('?').unwrap_or((target, ""));
+    let (before, last) = path.trim_end_matches('/').rsplit_once('/')?;
+    match last {
+        "completions" if before.ends_with("/chat") => Some(("chat", "openai")),
+        "completions" => Some(("text_completion", "openai")),
+        "responses" => Some(("chat", "openai")),
+        "embeddings" => Some(("embeddings", "openai")),
+        "messages" => Some(("chat", "anthropic")),
+        _ => None,
     }
 }
 
@@ -273,6 +293,7 @@ fn put_protocol(record: &Record<'_>, all: &mut Attributes) {
 
 #[cfg(test)]
 mod tests {
+    use evenkeel_inference::usage::Usage;
     use evenkeel_proxy::access::{Details, EngineFacts};
 
     use super::*;
@@ -381,6 +402,7 @@ mod tests {
             Some(Value::Number(1.5))
         );
         assert!(value(server, "gen_ai.usage.input_tokens").is_none());
+        assert!(value(server, "gen_ai.operation.name").is_none());
         let took = server.end_time_unix_nano - server.start_time_unix_nano;
         assert_eq!(took, 2_500_000);
         assert_eq!(server.status.as_ref().unwrap().code, Code::Unset as i32);
@@ -403,6 +425,49 @@ mod tests {
         assert_eq!(text(second, "evenkeel.member"), "web-1:80");
         assert_eq!(text(second, "evenkeel.member_name"), "s1");
         assert!(value(first, "evenkeel.member_name").is_none());
+    }
+
+    #[test]
+    fn a_request_for_engines_tells_its_operation_and_its_tokens() {
+        let cases = [
+            ("/v1/chat/completions?a=/messages", Some(("chat", "openai"))),
+            ("/v1/completions", Some(("text_completion", "openai"))),
+            ("/v1/responses", Some(("chat", "openai"))),
+            ("/team/v1/embeddings/", Some(("embeddings", "openai"))),
+            ("http://a/v1/messages", Some(("chat", "anthropic"))),
+            ("/v1/messages/count_tokens", None),
+            ("/completions", Some(("text_completion", "openai"))),
+            ("completions", None),
+            ("", None),
+        ];
+        for (target, expected) in cases {
+            assert_eq!(find_operation(target), expected, "{target}");
+        }
+        let mut record = traced("/v1/chat/completions");
+        let details = record.details.as_mut().unwrap();
+        details.engine.as_mut().unwrap().usage = Some(Usage {
+            prompt_tokens: 90,
+            cached_tokens: Some(64),
+            output_tokens: 7,
+        });
+        let spans = spans_of_record(&record);
+        let server = &spans[0];
+        assert_eq!(text(server, "gen_ai.operation.name"), "chat");
+        assert_eq!(text(server, "gen_ai.provider.name"), "openai");
+        assert_eq!(text(server, "gen_ai.request.model"), "small");
+        for (key, tokens) in [
+            ("gen_ai.usage.input_tokens", 90),
+            ("gen_ai.usage.output_tokens", 7),
+            ("gen_ai.usage.cache_read.input_tokens", 64),
+        ] {
+            assert_eq!(value(server, key), Some(Value::Whole(tokens)), "{key}");
+        }
+        // Tries have none of it.
+        assert!(
+            spans[1..]
+                .iter()
+                .all(|span| value(span, "gen_ai.request.model").is_none())
+        );
     }
 
     #[test]

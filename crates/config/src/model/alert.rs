@@ -36,8 +36,8 @@ keys! {
         /// Time without data after which a connection is closed during an alert. The limit applies to TCP
         /// connections, and to HTTP connections switched to another protocol, if the member was the last to
         /// send. Clients connect again, and get another member. A connection waiting for an answer is never
-        /// closed. Set a time only if your clients can handle such a close. Needs granularity `per_session` or
-        /// `on_demand`. Off by default.
+        /// closed. Connections that the kernel forwards stay. Set a time only if your clients can handle such a
+        /// close. Needs granularity `per_session` or `on_demand`. Off by default.
         close_idle [Time(millis(100), DAY)]; r#""2s""#,
     }
 }

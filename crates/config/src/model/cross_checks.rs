@@ -13,7 +13,7 @@ use super::member::MemberConfig;
 use super::mirror::MIRRORED;
 use super::negotiator::Cluster;
 use super::protocol::Source;
-use super::rule::{Forward, Protocol, Rule};
+use super::rule::{Forward, Protocol, ReturnPath, Rule};
 use super::shared_group::SharedGroup;
 use crate::schema::document::{Span, join_key};
 use crate::schema::report::Report;
@@ -89,10 +89,36 @@ pub(super) fn check_forward(
         );
         report.add_problem(span, &group.path(), message, None);
     }
-    let is_direct = |rule: &&Rule| forwards(rule) && rule.return_path.is_direct();
-    for rule in rules.iter().filter(is_direct) {
-        check_direct_ports(rule, group, span, report);
+    if group.settings.alert.close_idle.is_some() {
+        let message = format!(
+            "`close_idle` closes connections of the proxy only: those that the kernel forwards for the rule {:?} stay",
+            rule.name
+        );
+        report.add_warning(span, &group.path(), message);
     }
+    for rule in rules.iter().filter(forwards) {
+        check_source(rule, group, span, report);
+        if rule.return_path.is_direct() {
+            check_direct_ports(rule, group, span, report);
+        }
+    }
+}
+
+/// Looks for members that would see the client's address with the proxy only, or whose answers to the proxy would pass it
+/// by.
+fn check_source(rule: &Rule, group: &GroupConfig, span: &Span, report: &mut Report<'_>) {
+    if group.source == Source::Balancer || rule.return_path == ReturnPath::Route {
+        return;
+    }
+    let why = match rule.return_path {
+        ReturnPath::Nat => "members see the balancer's address",
+        _ => "members answer clients without the balancer, and so not connections of the proxy",
+    };
+    let message = format!(
+        "`source = \"client\"` needs `return_path = \"route\"` at the rule {:?}: with another one {why}. Change one of the two",
+        rule.name
+    );
+    report.add_problem(span, &group.path(), message, None);
 }
 
 /// Looks for members with another port than a rule whose packets they get unchanged.

@@ -274,6 +274,14 @@ mod tests {
         let bad = route("bad", "x y", "a");
         let own: Part = Arc::new("name = \"own\"\nhost = \"o.example\"\n".to_owned());
         let answer: Part = Arc::new("name = \"answer\"\nanswer = { status = 404 }\n".to_owned());
+        let limit = |name: &str, host: &str, key: &str| -> Part {
+            let limits = format!("request_limits = [{{ requests = \"5/m\", key = \"{key}\" }}]\n");
+            Arc::new(route(name, host, "a").text().to_owned() + &limits)
+        };
+        let limited = limit("limited", "l.example", "client");
+        // Both would have the same limit.
+        let twin = limit("limited", "m.example", "client");
+        let forged = limit("forged", "f.example", "forwarded_for");
         for (routes, whole, is_good) in [
             (vec![&one, &two], 1, true),
             (vec![&one, &two], 1, true),
@@ -288,6 +296,12 @@ mod tests {
             // The rule has no group of its own.
             (vec![&one, &own, &answer], 4, false),
             (vec![&one, &answer], 4, true),
+            (vec![&one, &answer, &limited], 5, true),
+            (vec![&one, &plain, &answer, &limited], 5, true),
+            (vec![&one, &plain, &forged, &limited], 5, false),
+            (vec![&one, &plain, &limited, &twin], 6, false),
+            (vec![&one, &answer, &limited], 6, true),
+            (vec![&one, &answer, &twin], 7, true),
         ] {
             let routes: Vec<Part> = routes.into_iter().cloned().collect();
             // The result is compared with that of the whole text.
@@ -297,10 +311,10 @@ mod tests {
         // Other groups, and other tables of the rule.
         let routes = [one, two];
         parse(&mut parser, &routes, &groups).unwrap();
-        assert_eq!(parser.whole, 5);
+        assert_eq!(parser.whole, 8);
         let others = [group("a", "10.0.0.1:1"), group("b", "10.0.0.3:1")];
         parse(&mut parser, &routes, &others).unwrap();
-        assert_eq!(parser.whole, 6);
+        assert_eq!(parser.whole, 9);
     }
 
     #[test]

@@ -113,7 +113,8 @@ section! {
         send_proxy: Option<SendProxy> = None; r#""v2""#,
         /// Source address of the connections of rules to members: the `balancer`'s or the `client`'s. For
         /// `client` you need `CAP_NET_RAW` or `CAP_NET_ADMIN`, and routes: see [the client's
-        /// address](proxy-protocol.md#the-clients-address-itself).
+        /// address](proxy-protocol.md#the-clients-address-itself). A rule with `forward = "kernel"` then needs
+        /// `return_path = "route"`.
         source: Source = Source::Balancer; r#""client""#,
         /// Rules with `protocol = "http"`: binding of clients to a member by a
         /// [cookie](routing.md#sticky-clients) of the balancer's. The binding outlasts connections, restarts
@@ -230,20 +231,36 @@ pub(crate) fn keys() -> impl Iterator<Item = &'static str> {
 }
 
 impl GroupConfig {
-    /// Gives members that report their own loads a location each, if their host has other members and nothing in the
-    /// group reports loads of hosts: a location has one load, so each report would replace those of the others.
-    pub fn separate(&mut self, hosts: &Hosts) {
-        if self.is_separated_by(hosts) {
-            for member in &mut self.members {
+    /// Gives the members of the file a location each, as [`GroupConfig::separate_members`] does.
+    pub(super) fn separate(&mut self, hosts: &Hosts) {
+        let mut members = std::mem::take(&mut self.members);
+        self.separate_members(hosts, &mut members);
+        self.members = members;
+    }
+
+    /// Gives members of the group that report their own loads a location each, if their host has other members and nothing
+    /// in the group reports loads of hosts: a location has one load, so each report would replace those of the others.
+    pub fn separate_members<'m>(
+        &self,
+        hosts: &Hosts,
+        members: impl IntoIterator<Item = &'m mut MemberConfig>,
+    ) {
+        if self.has_loads_of_members() {
+            for member in members {
                 member.is_apart |= hosts.are_shared_by(member);
             }
         }
     }
 
+    /// True if members report their own loads, and nothing in the group reports loads of hosts.
+    fn has_loads_of_members(&self) -> bool {
+        self.sources.are_of_members() && self.monitor.is_none()
+    }
+
     /// True if [`GroupConfig::separate`] changes the group.
     pub(super) fn is_separated_by(&self, hosts: &Hosts) -> bool {
         let is_new = |member: &MemberConfig| !member.is_apart && hosts.are_shared_by(member);
-        self.sources.are_of_members() && self.monitor.is_none() && self.members.iter().any(is_new)
+        self.has_loads_of_members() && self.members.iter().any(is_new)
     }
 
     /// True if the group names files, by paths that may start at the folder of the configuration.

@@ -35,7 +35,7 @@ section! {
         /// the service's endpoints. A member that was found so keeps the text.
         kubernetes: Option<String> = None,
         /// True if its location is its own address and port, where it has no `location`:
-        /// [`GroupConfig::separate`](super::group::GroupConfig::separate).
+        /// [`GroupConfig::separate_members`](super::group::GroupConfig::separate_members).
         is_apart: bool = false,
     }
     keys MEMBER {

@@ -15,7 +15,8 @@ section! {
         /// soon as the configuration is reloaded.
         name: Option<String> [Text(NAMES)] = None; r#""edge-1""#,
         /// [Zone](zones.md) of the balancer, for example a data centre or a rack. Groups send requests to
-        /// members in the same zone first. If you leave the key out, no zone is preferred.
+        /// members in the same zone first. If you leave the key out, no zone is preferred. In a pod of
+        /// [Kubernetes](kubernetes.md#zones) the default is the zone of the pod's node.
         /// A change takes effect as soon as the configuration is reloaded.
         zone: Option<String> [Text(NAMES)] = None; r#""north""#,
     }

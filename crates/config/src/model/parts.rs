@@ -15,6 +15,7 @@ use super::generated_text::{
 };
 use super::group::GroupConfig;
 use super::kubernetes::ServicePort;
+use super::limits::RequestLimit;
 use super::reach::Reach;
 use super::route::{Route, Routes};
 use super::routes::{RuleFacts, list_groups, read_one_route};
@@ -423,8 +424,8 @@ impl<'p> PartReader<'p> {
             });
             match outcome {
                 Some(Ok(route)) => {
-                    // Depends on other parts.
-                    self.needs_whole |= route.name.is_none() || !route.request_limits.is_empty();
+                    // The label is a number, which depends on other parts.
+                    self.needs_whole |= route.name.is_none();
                     list.push(Arc::clone(route));
                 }
                 Some(Err(problems)) => wrong.push((number, Arc::clone(problems))),
@@ -434,6 +435,8 @@ impl<'p> PartReader<'p> {
         list.extend_from_slice(slice(routes_before, &(gone.end..routes_before.len())));
         let routes = Routes::next(&before.values, list);
         self.needs_whole |= !names_known_groups(&routes, shared);
+        let has_same_limits = routes.has_same_special(&before.values);
+        self.needs_whole |= !has_same_limits && has_limits_twice(&routes);
         let bytes = before.count_bytes(gone_parts, new_parts);
         self.bytes += bytes;
         if wrong.is_empty() && !self.needs_whole {
@@ -467,6 +470,17 @@ fn names_known_groups(routes: &Routes, shared: &HashMap<String, Span>) -> bool {
     routes.group_names().iter().all(|name| shared.contains_key(name))
         // Mirrors, authentication and models name groups, too.
         && special.all(|route| list_groups(route).all(|name| shared.contains_key(name)))
+}
+
+/// True if two routes have limits of requests of the same name. Nobody else than a route of the same name has such a limit.
+fn has_limits_twice(routes: &Routes) -> bool {
+    let mut seen = HashSet::new();
+    let limited = { routes.list_special().iter() }.filter(|of| !of.request_limits.is_empty());
+    let mut labels = limited.flat_map(|route| {
+        let limits = route.request_limits.iter().enumerate();
+        limits.map(|(place, limit)| limit.label(place, Some(&route.label)))
+    });
+    labels.any(|label| !seen.insert(label))
 }
 
 /// Adds problems of a part whose first line has this number.
@@ -515,6 +529,9 @@ fn read_route_part(
         describe_tables,
         |mut top, _, report| {
             let route = read_one_route(1, rule, &mut top, shared, report);
+            let of = (Some(&*route.label), rule.trusts_forwarded);
+            let labels = &mut HashSet::new();
+            RequestLimit::check_list(&route.request_limits, of, labels, &top, report);
             top.report_unread(report);
             is_known = list_groups(&route).all(|name| shared.contains_key(name));
             route

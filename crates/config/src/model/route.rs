@@ -303,6 +303,12 @@ impl Routes {
             && !new.iter().any(|route| route.uses_rule_group())
     }
 
+    /// True if both have the same objects of [`Routes::list_special`].
+    pub(super) fn has_same_special(&self, other: &Routes) -> bool {
+        let (some, others) = (self.list_special(), other.list_special());
+        std::ptr::eq(some, others) || some.is_empty() && others.is_empty()
+    }
+
     fn with_parts(
         list: Vec<Arc<Route>>,
         index: Index,

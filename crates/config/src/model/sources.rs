@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use evenkeel_core::load::LoadId;
@@ -23,32 +24,35 @@ use crate::schema::report::Report;
 use crate::schema::table::{AsTable, Table};
 
 section! {
-    /// Load sources of a group. Each source is off unless it is configured.
+    /// Load sources of a group. Each source is off unless it is configured, and takes little room then: there may be
+    /// thousands of groups. Copies share the settings of sources.
     #[derive(Clone, Debug, PartialEq)]
     pub struct Sources {}
     keys SOURCES {
         /// Agent check, which asks an agent beside each member for weight and state: a table (see below), or
         /// `false` for none. Use the check if your servers already have agents for HAProxy.
-        agent_check: Option<AgentCheck> = None; "{ port = 4040 }",
+        agent_check: Option<Arc<AgentCheck>> = None; "{ port = 4040 }",
         /// ORCA load reports of members: a table (see below), `true` for all defaults, `false` for none.
-        orca: Option<Orca> = None; "true",
+        orca: Option<Arc<Orca>> = None; "true",
         /// Loads calculated from metrics in Prometheus' text format: a table (see below), or `false` for none.
-        prometheus: Option<Prometheus> = None; r#"{ url = "http://{host}:8080/metrics", loads = { utilization = "app_busy / app_workers" } }"#,
+        prometheus: Option<Arc<Prometheus>> = None; r#"{ url = "http://{host}:8080/metrics", loads = { utilization = "app_busy / app_workers" } }"#,
         /// Loads of the group's locations from gauges which arrive by StatsD: a table (see below), or `false`
         /// for none.
-        statsd: Option<Statsd> = None; r#"{ listen = "127.0.0.1:8125", loads = { "app.busy" = "utilization" } }"#,
+        statsd: Option<Arc<Statsd>> = None; r#"{ listen = "127.0.0.1:8125", loads = { "app.busy" = "utilization" } }"#,
         /// Loads of the group's locations read from cgroups of the local machine: a table (see below), or
         /// `false` for none. Use cgroups if your members run on the balancer's machine.
-        cgroup: Option<Cgroup> = None; r#"{ path = "/system.slice/{location}.service" }"#,
+        cgroup: Option<Arc<Cgroup>> = None; r#"{ path = "/system.slice/{location}.service" }"#,
     }
 }
 
 impl Sources {
     /// TLS settings of all sources that ask servers.
     pub(crate) fn tls_mut(&mut self) -> impl Iterator<Item = &mut ClientTls> {
-        let streams = self.orca.iter_mut().flat_map(|orca| &mut orca.out_of_band);
+        let streams = self.orca.iter_mut().map(Arc::make_mut);
+        let streams = streams.flat_map(|orca| &mut orca.out_of_band);
         let streams = streams.flat_map(|service| &mut service.tls);
-        let pages = self.prometheus.iter_mut().flat_map(|pages| &mut pages.tls);
+        let pages = self.prometheus.iter_mut().map(Arc::make_mut);
+        let pages = pages.flat_map(|pages| &mut pages.tls);
         streams.chain(pages)
     }
 

@@ -13,7 +13,7 @@ const MAX_PROGRAM: usize = 128 * 1024;
 const MAX_STATES: usize = 256 * 1024;
 
 /// Regular expression that a whole value must match. The time for a value grows with its length, whatever the expression.
-/// Values are bytes: `.` is any of them but the line feed, and classes such as `\w` and the flag `(?i)` know ASCII only.
+/// Values are bytes: `.` is any of them, and classes such as `\w` and the flag `(?i)` know ASCII only.
 #[derive(Clone, Debug, Default)]
 pub struct ValueRegex {
     text: Box<str>,
@@ -51,6 +51,7 @@ impl FromStr for ValueRegex {
         let build = |text: &str| {
             RegexBuilder::new(text)
                 .unicode(false)
+                .dot_matches_new_line(true)
                 .size_limit(MAX_PROGRAM)
                 .dfa_size_limit(MAX_STATES)
                 .build()
@@ -111,6 +112,7 @@ mod tests {
             assert!(!matches(expression, no.as_bytes()), "{expression} {no}");
         }
         assert!(matches("a.b", b"a\xffb"), "values are bytes");
+        assert!(matches(".*b.*", b"a\nb\n"));
         assert!(matches("café", "café".as_bytes()));
         assert!(!matches(r"\w+", "café".as_bytes()));
         assert!(!matches("a", b"a\n"));

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use evenkeel_core::address::Address as Listen;
@@ -412,6 +413,27 @@ impl<F: Field + Blank> Field for Option<F> {
 
     fn allowed(&self, limits: &Limits) -> String {
         format!("{}, or false", F::blank().allowed(limits))
+    }
+}
+
+/// Value that copies share.
+impl<F: Field + Clone> Field for Arc<F> {
+    fn read(&mut self, item: &Item<'_>, limits: &Limits, report: &mut Report<'_>) {
+        Arc::make_mut(self).read(item, limits, report);
+    }
+
+    fn show(&self, limits: &Limits) -> Option<String> {
+        (**self).show(limits)
+    }
+
+    fn allowed(&self, limits: &Limits) -> String {
+        (**self).allowed(limits)
+    }
+}
+
+impl<F: Blank> Blank for Arc<F> {
+    fn blank() -> Self {
+        Arc::new(F::blank())
     }
 }
 

@@ -377,6 +377,10 @@ impl<'w> Sample<'w> {
     }
 
     fn paths(&self) -> Result<Alternatives, String> {
+        if self.method == "reg" && self.fetch == "url" {
+            let why = "routes compare paths without the query: use path_reg, or url_param";
+            return Err(why.into());
+        }
         if self.method == "reg" && !self.values.is_empty() {
             let regexes = self.values.iter();
             let regexes = regexes.map(|value| whole_regex(value, self.ignores_case));

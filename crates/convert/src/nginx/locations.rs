@@ -161,6 +161,17 @@ fn sorted_locations<'d>(
                 .add_note(location.line, "not a path that a route can have"),
         }
     }
+    // Below a prefix with `^~`, a longer prefix comes first, as it does with nginx.
+    let firsts: Vec<&str> = { all.iter() }
+        .filter(|(kind, ..)| *kind == Kind::FirstPrefix)
+        .map(|(_, path, _)| *path)
+        .collect();
+    for (kind, path, _) in &mut all {
+        let is_below = |first: &&str| path.len() > first.len() && path.starts_with(*first);
+        if *kind == Kind::Prefix && firsts.iter().any(is_below) {
+            *kind = Kind::FirstPrefix;
+        }
+    }
     // Expressions stay in their order.
     all.sort_by_key(|(kind, path, _)| match kind {
         Kind::Regex { .. } => (

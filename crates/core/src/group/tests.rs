@@ -734,6 +734,8 @@ fn times_of_tokens_are_those_of_complete_streams() {
         ask(5, true, said);
     }
     assert_eq!(times(), [(5, 1250), (3, 600)]);
+    let requests = group.engines().unwrap().counts().request_times();
+    assert_eq!((requests.count(), requests.sum().as_millis()), (6, 7500));
     let totals = group.engine_traffic(0).unwrap().copy_totals();
     let [first, later] = [totals.first_token_times(), totals.later_token_times()];
     assert_eq!((first.count(), later.count()), (5, 3));

@@ -3,16 +3,14 @@ use std::sync::Arc;
 use std::task::Waker;
 
 use evenkeel_control::queue::QueuePosition;
-use evenkeel_core::address::Address;
 use evenkeel_core::cost::Cost;
-use evenkeel_core::group::{Group, GroupSettings};
-use evenkeel_core::load::Location;
-use evenkeel_core::member::{Member, MemberId, Slot, Weight};
-use evenkeel_core::strategy::{self, Values};
+use evenkeel_core::group::GroupSettings;
+use evenkeel_core::member::Member;
 use evenkeel_manager::snapshot::GroupHandle;
 
 use super::*;
 use crate::terms::free_terms;
+use crate::testing;
 
 const SEAT: u32 = 3;
 
@@ -23,19 +21,10 @@ fn member_address() -> SocketAddr {
 /// Members by their seats, with one member that has room for `limit` connections.
 fn open_homes(limit: Option<u32>) -> Homes {
     let member = Member {
-        id: MemberId(0),
-        name: "m0".into(),
-        given_name: None,
-        address: Address::from(member_address()),
-        host: "10.77.0.1".into(),
         max_connections: limit,
-        location: Arc::new(Location::new("m0")),
-        zone: None,
-        slot: Arc::new(Slot::new(Weight::ONE)),
+        ..testing::member(0, member_address())
     };
-    let values = Values::defaults(strategy::find("adaptive").unwrap());
-    let settings = GroupSettings::default();
-    let group = Group::new("g", settings, &values, vec![member], Arc::default());
+    let group = testing::group("adaptive", GroupSettings::default(), vec![member]);
     let handle = Arc::new(GroupHandle::new(Arc::new(group), 0));
     let mut home = Home::new(handle, "g".into(), Cost::ONE);
     home.terms = evenkeel_kernel::forward::Terms {

@@ -7,6 +7,7 @@ fn end_of(change: impl FnOnce(&mut State, &mut Option<Limits>)) -> Option<UdpEnd
         is_open: true,
         is_answered: true,
         is_copied: false,
+        is_quic: false,
         is_single: false,
         leaves: false,
         silence: Duration::from_secs(5),
@@ -71,6 +72,14 @@ fn s41_sessions_that_leave_wait_for_answers_under_way() {
         *limits = None;
     });
     assert_eq!(waits, None);
+    // The proxy may ask for the connection ids.
+    let gone = |silence| {
+        end_of(|state, limits| {
+            (state.is_quic, state.silence) = (true, Duration::from_secs(silence));
+            *limits = None;
+        })
+    };
+    assert_eq!((gone(30), gone(31)), (None, IDLE));
 }
 
 #[test]
@@ -91,6 +100,7 @@ fn s41_ports_of_datagrams_without_an_answer_rest_for_long() {
             is_open: false,
             is_answered,
             is_copied: false,
+            is_quic: false,
             is_single: true,
             leaves: false,
             silence: Duration::from_secs(silence),

@@ -222,6 +222,53 @@ fn without_cached_tokens_the_first_token_tells() {
     );
 }
 
+/// A member whose span has become too short looks like any other by the span. What was found at the prompt's age still draws
+/// the request to the member, so that answers go on to tell what the member remembers.
+#[test]
+fn a_prompt_that_is_found_beyond_the_span_draws_its_request() {
+    let group = group(2);
+    let memory = &group.member_memories()[0];
+    let mut builder = scan(1, 40_000);
+    let mut known = Vec::new();
+    for turn in 0..12 {
+        let now = 40 * turn * SECOND;
+        for member in [0, 1] {
+            let mut other = scan(100 + 2 * turn + member as u64, 80_000);
+            let answer = usage(20_000, Some(0));
+            serve(&group, &mut other, member, now, 2.0, answer);
+        }
+        memory.set_span(10_000);
+        let plan = group.plan_request(facts(&mut builder));
+        assert!(plan.request_work().matches.is_empty());
+        let now = now + 20 * SECOND;
+        let price = |one: &Candidate| group.price_request(&plan, one, now).known_tokens;
+        let all: Vec<f32> = candidates(2).map(|one| price(&one)).collect();
+        assert_eq!(all[1], 0.0);
+        known.push(all[0]);
+        if turn > 6 {
+            let chosen = group.choose_member(&plan, candidates(2), now, |_, _| {});
+            assert_eq!(chosen.unwrap().member, 0, "{known:?}");
+        }
+        let cached = if turn == 0 { 0 } else { 9_900 };
+        serve(
+            &group,
+            &mut builder,
+            0,
+            now,
+            0.1,
+            usage(10_000, Some(cached)),
+        );
+    }
+    assert_eq!(known[..2], [0.0, 0.0]);
+    assert!(known[1..].is_sorted(), "{known:?}");
+    assert!(known[11] > 5000.0, "{known:?}");
+    // Another member in its place has another cache.
+    group.forget_member(0);
+    let plan = group.plan_request(facts(&mut builder));
+    let first = candidates(1).next().unwrap();
+    assert_eq!(group.price_request(&plan, &first, 0).known_tokens, 0.0);
+}
+
 #[test]
 fn whole_answers_tell_the_pace() {
     let group = group(1);

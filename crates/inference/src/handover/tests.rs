@@ -89,6 +89,12 @@ fn speeds_and_figures_are_the_same_in_the_new_process() {
         speeds.learn_first_token(tokens as f32 * 100.0, tokens as f32 * 0.05, &fleet, time);
         speeds.learn_pace(tokens as f32, 0.03, &fleet, time);
     }
+    let prediction = crate::memory::Prediction {
+        recorded_tokens: 4000.0,
+        recorded_age: 1_000_000,
+        ..Default::default()
+    };
+    old.member_memories()[1].learn_result(&prediction, 1000.0);
     let usage = crate::usage::Usage {
         prompt_tokens: 5000,
         cached_tokens: Some(2500),
@@ -99,6 +105,8 @@ fn speeds_and_figures_are_the_same_in_the_new_process() {
     hand_over(&old, &new, &[Some(0), Some(1)]);
     assert_eq!(new.member_speeds()[1].get(), old.member_speeds()[1].get());
     assert_eq!(new.export_member(1), old.export_member(1));
+    let expected = new.member_memories()[1].expect_tokens(&prediction);
+    assert!(expected > 0.0);
     assert_eq!(new.export_shared(), old.export_shared());
     assert_eq!(
         new.token_figures().tokens_per_byte(7),

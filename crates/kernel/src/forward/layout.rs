@@ -18,11 +18,12 @@ pub(super) const UDP_PINNED: [&str; 7] = [
 ];
 
 /// Maps with the size of the table of sessions.
-pub(super) const UDP_SIZED: [&str; 4] = [
+pub(super) const UDP_SIZED: [&str; 5] = [
     "evk_udp_clients",
     "evk_udp_sessions",
     "evk_udp_kept",
     "evk_quic_ids",
+    "evk_quic_shared",
 ];
 
 /// Reads numbers and addresses one after the other; 0 behind the end.
@@ -160,9 +161,11 @@ impl Pair {
 /// Flags of a connection.
 pub(super) const ESTABLISHED: u32 = 1;
 pub(super) const ANSWERED: u32 = 2;
+pub(super) const CLIENT_FIN: u32 = 4;
+pub(super) const MEMBER_FIN: u32 = 8;
 pub(super) const CLOSED: u32 = 16;
 pub(super) const CONFIRMED: u32 = 32;
-const DIRECT: u32 = 64;
+pub(super) const DIRECT: u32 = 64;
 /// Flag of a copy of another balancer's connection.
 pub(super) const COPIED: u32 = 1 << 15;
 

@@ -103,8 +103,5 @@ impl Forwarder {
 
 /// Says which address the kernel has refused.
 fn refuse_address(address: SocketAddr) -> impl FnOnce(libbpf_rs::Error) -> BpfError {
-    move |error| match failed_to("write a listening address")(error) {
-        BpfError::Refused(what, text) => BpfError::Refused(what, format!("{address}: {text}")),
-        other => other,
-    }
+    move |error| failed_to("write a listening address")(error).name_entry(&address)
 }

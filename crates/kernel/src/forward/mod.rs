@@ -9,10 +9,12 @@ mod counts;
 mod detach;
 mod hints;
 mod layout;
+mod learnt_ids;
 mod listeners;
 mod nat;
 mod outcomes;
 mod place;
+mod quic;
 mod removals;
 mod requests;
 mod row_table;
@@ -50,6 +52,7 @@ pub use self::counts::Counts;
 pub use self::detach::{Detachment, Removed};
 use self::layout::{Age, SourceLimit};
 use self::layout::{CONNECTIONS_PER_SESSION, UDP_PINNED, UDP_SIZED};
+pub use self::learnt_ids::LearntIds;
 pub use self::nat::{find_nat_ports, find_source};
 pub use self::outcomes::OUTCOMES;
 pub use self::place::Place;
@@ -67,7 +70,7 @@ pub use layout::{
     MAX_RETRIES, NatPorts, Pair, Step, Terms,
 };
 pub use requests::{Awaited, RequestCounts};
-pub use udp::{UdpClient, UdpCounts, UdpEnd, UdpListener, UdpSession};
+pub use udp::{LONG_REST, UdpClient, UdpCounts, UdpEnd, UdpListener, UdpSession};
 
 /// Number of seats: most members of all groups.
 pub const SEATS: u32 = 4096;
@@ -104,6 +107,27 @@ const PINNED: [&str; 16] = [
     trace::PACKETS,
 ];
 
+/// State of the program at an interface.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum InterfaceState {
+    /// The program is at tcx.
+    Tcx,
+    /// The program is a filter of tc.
+    Tc(TcReason),
+    /// The kernel refuses the program, so the system gets the packets that come by the interface.
+    Refused(String),
+}
+
+impl InterfaceState {
+    /// True if the program is at the interface.
+    pub fn has_program(&self) -> bool {
+        !matches!(self, InterfaceState::Refused(_))
+    }
+}
+
+/// States of interfaces, by their numbers.
+pub type InterfaceStates = BTreeMap<u32, InterfaceState>;
+
 /// The program in the kernel, with its maps. Programs and connections stay when this is dropped.
 pub struct Forwarder {
     object: Object,
@@ -111,8 +135,7 @@ pub struct Forwarder {
     ring: RingBuffer<'static>,
     events: Arc<Mutex<Vec<Event>>>,
     decisions: Arc<Mutex<Vec<Decision>>>,
-    /// Interfaces with the program, and the reason why the program is a filter of tc there and not at tcx.
-    interfaces: BTreeMap<u32, Option<TcReason>>,
+    interfaces: InterfaceStates,
     xdp: XdpPlaces,
     /// Held while the process writes the maps.
     _lock: File,
@@ -243,41 +266,49 @@ impl Forwarder {
         bpf::update_map(&self.object, "evk_source_limit", &key, &limit.write())
     }
 
-    /// Puts the program on these interfaces, and forgets those that are gone. Returns the interfaces, with the reason why
-    /// the program is a filter of tc there and not at tcx.
-    ///
-    /// # Errors
-    ///
-    /// The kernel refuses for an interface that is there; interfaces before that one have the program.
+    /// Puts the program on these interfaces, and forgets those that are gone. Returns the states of the interfaces, and the
+    /// first error: the kernel refuses for an interface that is there. The next call tries such an interface again.
     pub fn attach(
         &mut self,
         interfaces: &BTreeSet<u32>,
-    ) -> Result<&BTreeMap<u32, Option<TcReason>>, BpfError> {
+    ) -> (&InterfaceStates, Result<(), BpfError>) {
         self.interfaces
-            .retain(|known, _| interfaces.contains(known));
+            .retain(|known, state| interfaces.contains(known) && state.has_program());
+        let mut failure = FirstError::default();
         for &interface in interfaces {
             if self.interfaces.contains_key(&interface) {
                 continue;
             }
-            match self.attach_to(interface) {
-                Ok(reason) => _ = self.interfaces.insert(interface, reason),
-                // The interface has gone since it was listed.
-                Err(_) if find_interface_name(interface).is_none() => {}
-                Err(error) => return Err(error),
-            }
+            let state = match self.attach_to(interface) {
+                Ok(state) => state,
+                Err(error) => {
+                    let Some(name) = find_interface_name(interface) else {
+                        // The interface has gone since it was listed.
+                        continue;
+                    };
+                    let state = InterfaceState::Refused(error.to_string());
+                    failure.keep(Err::<(), _>(error.name_entry(&name)));
+                    state
+                }
+            };
+            self.interfaces.insert(interface, state);
         }
-        Ok(&self.interfaces)
+        (&self.interfaces, failure.finish())
     }
 
-    /// Puts the program on an interface. Returns the reason why the program is a filter of tc there.
-    fn attach_to(&self, interface: u32) -> Result<Option<TcReason>, BpfError> {
-        let reason = tcx::attach(&self.object, interface, &self.place).err();
-        match reason {
-            Some(_) => self.attach_filter(interface)?,
-            // The filter of a process before, which has seen the packets until now.
-            None => _ = self.hook(interface)?.detach(),
+    /// Puts the program on an interface.
+    fn attach_to(&self, interface: u32) -> Result<InterfaceState, BpfError> {
+        match tcx::attach(&self.object, interface, &self.place) {
+            Ok(()) => {
+                // The filter of a process before, which has seen the packets until now.
+                let _ = self.hook(interface)?.detach();
+                Ok(InterfaceState::Tcx)
+            }
+            Err(reason) => {
+                self.attach_filter(interface)?;
+                Ok(InterfaceState::Tc(reason))
+            }
         }
-        Ok(reason)
     }
 
     /// Puts the program on an interface as a filter of tc.
@@ -292,7 +323,9 @@ impl Forwarder {
     /// Puts the program for native XDP on the interfaces with these names that have the program of tc, and takes it from
     /// others. Returns the state of each name, and the first error: all other interfaces have their states nevertheless.
     pub fn attach_xdp(&mut self, names: &[String]) -> (XdpStates, Result<(), BpfError>) {
-        let interfaces = self.interfaces.keys().copied().collect();
+        let states = self.interfaces.iter();
+        let with_program = states.filter(|(_, state)| state.has_program());
+        let interfaces = with_program.map(|(interface, _)| *interface).collect();
         self.xdp.attach(&self.object, names, &interfaces)
     }
 

@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use libbpf_rs::{Map, MapCore, MapFlags};
+use libbpf_rs::{ErrorKind, Map, MapCore, MapFlags};
 
 use super::Forwarder;
 use super::layout::{Reader, write_address};
@@ -56,39 +56,36 @@ impl Forwarder {
         Ok(bpf::run(&self.object, "evk_udp_remove", Some(&mut context))? == 1)
     }
 
-    /// Removes the connection ids of QUIC whose sessions are over, unless other sessions use them. Returns the number of
-    /// ids that stay.
-    ///
-    /// # Errors
-    ///
-    /// The kernel refuses.
-    pub fn sweep_connection_ids(&self) -> Result<usize, BpfError> {
-        let mut left = [0; 8];
-        bpf::run(&self.object, "evk_quic_sweep", Some(&mut left))?;
-        Ok(Reader(&left).u32() as usize)
-    }
-
     /// Leaves the datagrams of a client to the process, which has the session since `now_ns`. Returns false if there is no
     /// room for the entry.
     ///
     /// # Errors
     ///
-    /// A map is missing.
+    /// The kernel refuses the entry for another reason.
     pub fn keep_client(&self, client: &UdpClient, now_ns: u64) -> Result<bool, BpfError> {
         let map = self.find_kept()?;
         let value = now_ns.to_ne_bytes();
-        Ok(map.update(&client.write(), &value, MapFlags::ANY).is_ok())
+        match map.update(&client.write(), &value, MapFlags::ANY) {
+            Err(error) if error.kind() != ErrorKind::TooBig => {
+                Err(failed_to("write a BPF map")(error))
+            }
+            written => Ok(written.is_ok()),
+        }
     }
 
     /// Lets the program have the sessions of a client again.
     ///
     /// # Errors
     ///
-    /// A map is missing.
+    /// The kernel refuses.
     pub fn release_client(&self, client: &UdpClient) -> Result<(), BpfError> {
-        // The entry may have found no room.
-        let _ = self.find_kept()?.delete(&client.write());
-        Ok(())
+        match self.find_kept()?.delete(&client.write()) {
+            // The entry may have found no room.
+            Err(error) if error.kind() != ErrorKind::NotFound => {
+                Err(failed_to("write a BPF map")(error))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Calls `visit` with each client whose datagrams are left to the process, and with the time of the entry.

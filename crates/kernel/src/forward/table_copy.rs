@@ -7,17 +7,15 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use nix::ifaddrs::getifaddrs;
 
 use super::layout::{
-    ADDRESS, ANSWERED, CONFIRMED, CONNECTION, COPIED, Connection, ESTABLISHED, Reader, UNIT,
-    write_address, write_ip,
+    ADDRESS, ANSWERED, CLIENT_FIN, CONFIRMED, CONNECTION, COPIED, Connection, DIRECT, ESTABLISHED,
+    MEMBER_FIN, Reader, UNIT, write_address, write_ip,
 };
 use super::udp::UdpClient;
 use crate::bpf::BpfError;
 
-const CLIENT_FIN: u32 = 4;
-const MEMBER_FIN: u32 = 8;
-const DIRECT: u32 = 64;
-const LOOSE_CLIENT: u32 = 1 << 16;
-const LOOSE_MEMBER: u32 = 1 << 17;
+/// Flags of a copy whose numbers of a side are old, until a packet of the side says them.
+pub(super) const LOOSE_CLIENT: u32 = 1 << 16;
+pub(super) const LOOSE_MEMBER: u32 = 1 << 17;
 
 /// Session with all that another balancer needs to forward the session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

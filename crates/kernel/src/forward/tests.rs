@@ -11,6 +11,7 @@ use super::place::LAYOUT;
 use super::*;
 use crate::testing::report_skipped;
 
+mod constants;
 mod copies;
 mod cost;
 mod decisions;
@@ -18,6 +19,7 @@ mod direct;
 mod errors;
 mod events;
 mod families;
+mod hostile;
 mod listeners;
 mod nat;
 mod packets;
@@ -409,9 +411,48 @@ fn s41_a_million_connections_fit_into_the_table() {
     assert_eq!(read, all);
     let each = (memory() - empty) / 20_000;
     assert!(each <= layout::MEMORY, "{each} bytes of each connection");
-    // As many as there are places, with the buckets of the table.
-    let most = 1_048_576 * (layout::MEMORY + 16);
-    assert!(most <= 256 << 20);
+}
+
+/// Fills a table with entries of one value, whose keys differ in a word. Returns the bytes of memory of the full table.
+fn fill_table(forwarder: &Forwarder, name: &str, key: &[u8], value: &[u8]) -> u64 {
+    let map = find_map(&forwarder.object, name).unwrap();
+    let (places, at_once) = (map.max_entries(), 1 << 15);
+    let values = value.repeat(at_once as usize);
+    for first in (0..places).step_by(at_once as usize) {
+        let mut keys = key.repeat(at_once as usize);
+        for (number, key) in (first..).zip(keys.chunks_exact_mut(key.len())) {
+            key[..4].copy_from_slice(&number.to_be_bytes());
+        }
+        map.update_batch(&keys, &values, at_once, MapFlags::ANY, MapFlags::ANY)
+            .unwrap();
+    }
+    let mut more = key.to_vec();
+    more[..4].copy_from_slice(&u32::MAX.to_be_bytes());
+    let refused = map.update(&more, value, MapFlags::ANY);
+    assert!(refused.is_err(), "no entry makes room");
+    map.query_fdinfo().unwrap().memlock.unwrap()
+}
+
+#[test]
+fn s41_full_tables_of_a_million_connections_have_the_memory_that_is_promised() {
+    let Some(trial) = Trial::new() else { return };
+    let forwarder = trial.forwarder();
+    let places = u64::from(forwarder.read_capacity().unwrap());
+    assert_eq!(places, 1_048_576);
+    let client = Family::V6.client(5_000);
+    let member = Family::V6.member(9);
+    let connection = Connection::new(Pair { member, client }, client, 1);
+    let key = layout::write_address(client);
+    let half = fill_table(forwarder, "evk_connections", &key, &connection.write());
+    assert!(half < 209 << 20, "{half}");
+    let mut count = 0;
+    forwarder.visit_connections(|_| count += 1).unwrap();
+    assert_eq!(count, places);
+    // With full NAT, the address that the member sees leads to the client.
+    let pair = [client, member].map(layout::write_address).concat();
+    let pairs = fill_table(forwarder, "evk_nat_pairs", &pair, &key);
+    println!("{half} and {pairs} bytes");
+    assert!(half + pairs < 353 << 20, "{half} and {pairs}");
 }
 
 #[test]

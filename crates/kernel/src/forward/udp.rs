@@ -5,11 +5,17 @@ use std::time::Duration;
 
 use super::layout::{ADDRESS, Age, COPIED, NatPorts, Pair, Reader, UNIT, write_address};
 
+/// Time for which the port of a datagram without an answer rests, at least: the answer may be late, and is for nobody else.
+pub const LONG_REST: Duration = Duration::from_secs(30);
+
 /// Flag of a session whose client has gone to another member.
-const LEAVES: u32 = 64;
+pub(super) const LEAVES: u32 = 64;
+
+/// Flag of a session whose member's connection ids of QUIC count.
+pub(super) const QUIC: u32 = 256;
 
 /// Flag of the session of a single datagram.
-const SINGLE: u32 = 1024;
+pub(super) const SINGLE: u32 = 1024;
 
 /// Listening address of a UDP rule, with what its sessions get: `struct evk_udp_listener`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,7 +61,7 @@ impl UdpListener {
 }
 
 /// Returns a time in the units of the maps, at most half of the time after which their number wraps.
-fn count_units(time: Duration) -> u32 {
+pub(super) fn count_units(time: Duration) -> u32 {
     let units = time.as_nanos() >> UNIT;
     u32::try_from(units).map_or(i32::MAX as u32, |units| units.min(i32::MAX as u32))
 }
@@ -189,6 +195,11 @@ impl UdpSession {
     /// True if the session has a single datagram, and ends with the first answer.
     pub fn is_single(&self) -> bool {
         self.age.has_flag(SINGLE)
+    }
+
+    /// True if the member's connection ids of QUIC count.
+    pub fn is_quic(&self) -> bool {
+        self.age.has_flag(QUIC)
     }
 
     /// True if no other session can have the port towards the member. The port of a single datagram whose session has ended

@@ -89,11 +89,16 @@ impl Binding {
             .lifetime_type
             .as_deref()
             .unwrap_or("Session");
+        if age.is_some() && lifetime != "Permanent" {
+            return Err(
+                "absoluteTimeout of sessionPersistence is not supported for cookies that end with the browser's session; \
+                 set lifetimeType of cookieConfig to Permanent, or leave absoluteTimeout out"
+                    .into(),
+            );
+        }
         Ok(Binding {
-            cookie: of.session_name.clone(),
-            max_age: age
-                .filter(|_| lifetime == "Permanent")
-                .map(|age| age.max(1_000)),
+            cookie: of.session_name.clone().filter(|name| !name.is_empty()),
+            max_age: age.map(|age| age.max(1_000)),
         })
     }
 
@@ -502,6 +507,11 @@ impl Groups {
         }
         let scope = group.tuning.iter().flat_map(|of| &of.scope);
         let mut scope: Vec<&str> = scope.map(String::as_str).collect();
+        let has_dot = |name: &str| name.contains('.');
+        let has_dots = has_dot(&group.target.namespace)
+            || has_dot(&group.target.name)
+            || binding.as_deref().is_some_and(has_dot)
+            || scope.iter().any(|name| has_dot(name));
         if !scope.is_empty() {
             scope.insert(0, "policy");
             parts.append(&mut scope);
@@ -510,6 +520,9 @@ impl Groups {
         if let Some(hash) = &actions {
             parts.extend(["filters", hash]);
         }
+        // Other parts could read alike.
+        let hash = has_dots.then(|| format!("{:016x}", hash_of(&parts)));
+        parts.extend(hash.as_deref());
         let name = find_name(&parts, |name| {
             let known = self.find_named(name);
             known.is_none_or(|known| known.parts == parts)
@@ -543,6 +556,32 @@ impl Groups {
         }
         group.actions = Some(hash);
         Some(self.add(group))
+    }
+
+    /// Adds groups that were made by themselves, as if they had been made here. Returns false if another group has the name
+    /// of one of them; then none is added.
+    pub(crate) fn add_all(&mut self, others: &Groups) -> bool {
+        let is_free = |(name, named): (&String, &Arc<NamedGroup>)| {
+            let known = self.find_named(name);
+            known.is_none_or(|known| Arc::ptr_eq(known, named) || known == named)
+        };
+        if !others.known.iter().all(is_free) {
+            return false;
+        }
+        for named in &others.used {
+            if self.users_of(&named.name).next().is_none() {
+                self.used.push(Arc::clone(named));
+            }
+            let users = others.users.get(&named.name).into_iter().flatten();
+            let known = self.users.entry(named.name.clone()).or_default();
+            known.extend(users.cloned());
+        }
+        for (name, named) in &others.known {
+            let known = self.known.entry(name.clone());
+            known.or_insert_with(|| Arc::clone(named));
+        }
+        self.needs_nobody |= others.needs_nobody;
+        true
     }
 
     /// Returns the name of the group whose requests fail.

@@ -3,7 +3,7 @@
 use evenkeel_config::routing::value_regex::escape_regex;
 use serde_json::{Value, json};
 
-use super::http::check_regex;
+use super::expressions::check_regex;
 
 /// Type of a path that stands for a method whose expressions cannot be used. The value says why.
 pub(crate) const BAD_METHOD: &str = "MethodWithBadExpression";

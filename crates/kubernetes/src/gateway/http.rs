@@ -2,9 +2,10 @@
 
 use std::cmp::Reverse;
 
-use evenkeel_config::routing::value_regex::{ValueRegex, escape_regex};
+use evenkeel_config::routing::value_regex::escape_regex;
 
 use super::backends::{Binding, Groups, Referrer, read_duration};
+use super::expressions::check_regex;
 use super::filters::{FilterText, escape, write_changes};
 use super::grpc::BAD_METHOD;
 use super::objects::{HttpMatch, HttpRule, Kind, ValueMatch};
@@ -92,15 +93,6 @@ fn read_values(matches: &[ValueMatch], ignores_case: bool) -> Result<Vec<(&str, 
 /// Writes the condition that a value matches a regular expression.
 fn write_regex(text: &str) -> String {
     format!("{{ regex = {} }}", quote(text))
-}
-
-/// Checks a regular expression.
-///
-/// # Errors
-///
-/// What is wrong with the expression.
-pub(super) fn check_regex(text: &str) -> Result<(), String> {
-    text.parse::<ValueRegex>().map(drop)
 }
 
 impl Conditions {

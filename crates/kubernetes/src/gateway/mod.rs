@@ -43,6 +43,7 @@ mod backends;
 mod control;
 mod election;
 mod events;
+mod expressions;
 mod features;
 mod field_edits;
 mod filters;

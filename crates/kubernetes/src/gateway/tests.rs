@@ -764,6 +764,9 @@ fn a_rule_that_cannot_be_served_harms_only_itself() {
         json!({ "filters": [{ "type": "ExtensionRef" }], "backendRefs": web() }),
         json!({ "retry": { "backoff": "1s" }, "backendRefs": web() }),
         json!({ "timeouts": { "request": "soon" }, "backendRefs": web() }),
+        json!({ "sessionPersistence": { "idleTimeout": "1h" }, "backendRefs": web() }),
+        json!({ "sessionPersistence": { "absoluteTimeout": "1h" }, "backendRefs": web() }),
+        json!({ "sessionPersistence": { "absoluteTimeout": "1h", "cookieConfig": { "lifetimeType": "Session" } }, "backendRefs": web() }),
         // The parser of configurations refuses these.
         json!({ "matches": [{ "path": { "type": "Exact", "value": "/a//b" } }], "backendRefs": web() }),
         json!({ "filters": [{ "type": "RequestHeaderModifier", "requestHeaderModifier": { "remove": ["Connection"] } }], "backendRefs": web() }),

@@ -34,6 +34,7 @@ mod entry;
 mod frontend;
 mod ingress;
 mod kept;
+mod others;
 mod route;
 pub mod settle;
 mod stream_targets;
@@ -84,6 +85,7 @@ fn rank_host(host: Option<&str>) -> HostRank {
 }
 
 /// Target of connections.
+#[derive(Debug)]
 struct StreamTarget {
     /// Name that clients ask for; `None` stands for all other clients.
     host: Option<String>,
@@ -92,6 +94,9 @@ struct StreamTarget {
     /// True if TLS of the clients ends at the members.
     passes: bool,
 }
+
+/// Targets of connections, by the numbers of the frontends.
+type StreamTargets = BTreeMap<usize, Vec<Arc<StreamTarget>>>;
 
 struct Work<'o> {
     objects: &'o Objects,
@@ -298,12 +303,7 @@ impl<'o> Work<'o> {
         http.chain(grpc.map(|route| (Kind::GrpcRoute, route)))
     }
 
-    fn translate_stream(
-        &mut self,
-        kind: Kind,
-        route: &StreamRoute,
-        targets: &mut BTreeMap<usize, Vec<StreamTarget>>,
-    ) {
+    fn translate_stream(&mut self, kind: Kind, route: &StreamRoute, targets: &mut StreamTargets) {
         let metadata = &route.metadata;
         let facts = RouteFacts {
             kind,

@@ -274,7 +274,7 @@ fn is_object_name(text: &str) -> bool {
     text.len() <= list::MAX_NAME && text.bytes().all(is_inner) && !text.starts_with('.')
 }
 
-impl Raw for RawAny {
+impl Raw<'_> for RawAny {
     type Object = Value;
 
     fn into_object(mut self) -> Result<(String, Value, String), ListError> {

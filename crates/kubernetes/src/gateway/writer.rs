@@ -5,12 +5,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use evenkeel_tls::certificate::unix_now;
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio::time::sleep;
 use tracing::warn;
 
 use super::conditions::{Status, format_time, merge_status};
+use super::ingress::show_status;
 use super::leader::{Term, is_leading};
 use super::objects::{Kind, ObjectName};
 use super::status_list::{StatusList, address_of, compare_lists};
@@ -46,6 +47,8 @@ struct Settled {
     wanted: StatusList,
     /// Wanted statuses that are not settled.
     open: Vec<Arc<Status>>,
+    /// Last statuses of Ingresses that the balancer no longer serves.
+    released: Vec<Arc<Status>>,
 }
 
 impl Settled {
@@ -55,6 +58,7 @@ impl Settled {
             let (gone, new) = compare_lists(&self.wanted, wanted);
             self.open.retain(|of| !gone.contains(&address_of(of)));
             self.open.extend(new);
+            self.release(wanted, &gone);
             self.wanted = Arc::clone(wanted);
         }
         if changed.is_empty() {
@@ -72,6 +76,20 @@ impl Settled {
         let changed = wanted.iter().filter(has_changed);
         let changed = changed.filter(|of| !open.contains(&address_of(of)));
         self.open.extend(changed.map(Arc::clone));
+    }
+
+    /// Notes Ingresses that the balancer no longer serves: their statuses are gone, and none have come instead.
+    fn release(&mut self, wanted: &StatusList, gone: &HashSet<usize>) {
+        let is_ingress = |of: &&Arc<Status>| of.kind == Kind::Ingress;
+        let before = self.wanted.iter().filter(is_ingress);
+        self.released
+            .extend(before.filter(|of| gone.contains(&address_of(of))).cloned());
+        if self.released.is_empty() {
+            return;
+        }
+        let now = wanted.iter().filter(is_ingress);
+        let served: HashSet<&ObjectName> = now.map(|of| &of.object).collect();
+        self.released.retain(|of| !served.contains(&of.object));
     }
 }
 
@@ -254,7 +272,49 @@ impl Writer {
             None => Round::Done,
         };
         self.settled.open = unwritten.into_open(left);
-        round
+        if !matches!(round, Round::Done | Round::Refused(_)) {
+            return round;
+        }
+        match (round, self.take_addresses_back().await) {
+            (Round::Done, Err(fault)) => Round::Refused(fault),
+            (round, _) => round,
+        }
+    }
+
+    /// Takes the balancer's addresses out of the statuses of Ingresses that the balancer no longer serves, once. An address
+    /// that another controller has written stays.
+    async fn take_addresses_back(&mut self) -> Result<(), Fault> {
+        let (mut waiting, mut fault) = (Vec::new(), None);
+        for last in std::mem::take(&mut self.settled.released) {
+            let found = self.world.find_status(last.kind, &last.object);
+            let api_version = self.world.version_of(last.kind);
+            let Some((reported, api_version)) = found.zip(api_version) else {
+                continue;
+            };
+            if !has_addresses_of(&reported.status(), &last.read_status()) {
+                continue;
+            }
+            let target = last.kind.status_path(&api_version, &last.object);
+            let patch = json!({ "metadata": { "resourceVersion": reported.version }, "status": show_status(&[]) });
+            match self.api.patch(&target, &patch.to_string()).await {
+                Ok(answer) => match answer.code {
+                    200..300 => drop(self.written.fetch_add(1, Ordering::Relaxed)),
+                    // The object has changed: an event is on its way.
+                    409 => waiting.push(last),
+                    401 | 403 | 429 | 500.. => {
+                        fault.get_or_insert(refusal_of(&status_of(&answer)));
+                        waiting.push(last);
+                    }
+                    _ => {}
+                },
+                Err(failure) => {
+                    fault.get_or_insert(failure);
+                    waiting.push(last);
+                }
+            }
+        }
+        self.settled.released = waiting;
+        fault.map_or(Ok(()), Err)
     }
 
     /// Writes a status, if it differs. A status of an object that has changed meanwhile is left out: another one comes.
@@ -305,9 +365,21 @@ impl Writer {
     }
 }
 
+/// True if a status of an Ingress has the addresses of another one, and at least one address.
+fn has_addresses_of(status: &Value, other: &Value) -> bool {
+    let list = |of: &Value| {
+        let entries = of.pointer("/loadBalancer/ingress")?.as_array()?;
+        let key = |entry: &Value, key: &str| entry.get(key).cloned();
+        let pairs = entries
+            .iter()
+            .map(|of| (key(of, "ip"), key(of, "hostname")));
+        Some(pairs.collect::<Vec<_>>())
+    };
+    list(status).is_some_and(|found| !found.is_empty() && Some(found) == list(other))
+}
+
 #[cfg(test)]
 mod tests {
-    use serde_json::Value;
 
     use super::*;
 
@@ -376,6 +448,54 @@ mod tests {
         settled.update(&again, &BTreeSet::new());
         assert_eq!(settled.open.len(), 1);
         settled.update(&StatusList::default(), &BTreeSet::new());
-        assert!(settled.open.is_empty());
+        assert!(settled.open.is_empty() && settled.released.is_empty());
+    }
+
+    #[test]
+    fn ingresses_that_are_no_longer_served_are_noted_until_they_are_served_again() {
+        let ingress = |name: &str| {
+            let object = ObjectName::new("shop", name);
+            Arc::new(Status::new(Kind::Ingress, object, 1, &Value::Null))
+        };
+        let names = |settled: &Settled| -> Vec<String> {
+            let released = settled.released.iter();
+            released.map(|of| of.object.name.clone()).collect()
+        };
+        let mut settled = Settled::default();
+        let update = |settled: &mut Settled, all: &[&Arc<Status>]| {
+            let wanted: Vec<_> = all.iter().map(|of| Arc::clone(of)).collect();
+            settled.update(&Arc::new(wanted), &BTreeSet::new());
+        };
+        let (a, b, c, route) = (ingress("a"), ingress("b"), ingress("c"), status("r"));
+        update(&mut settled, &[&a, &b, &c, &route]);
+        assert!(names(&settled).is_empty());
+        // Another status of an Ingress that is still served.
+        let newer = ingress("b");
+        update(&mut settled, &[&newer, &c]);
+        assert_eq!(names(&settled), ["a"]);
+        update(&mut settled, &[&newer]);
+        assert_eq!(names(&settled), ["a", "c"]);
+        update(&mut settled, &[&newer, &a]);
+        assert_eq!(names(&settled), ["c"]);
+    }
+
+    #[test]
+    fn only_own_addresses_are_taken_back() {
+        let own = show_status(&["192.0.2.1".into(), "lb.example".into()]);
+        assert!(has_addresses_of(&own, &own));
+        // The API server may add ports.
+        let mut with_ports = own.clone();
+        with_ports["loadBalancer"]["ingress"][0]["ports"] = json!([{ "port": 80 }]);
+        assert!(has_addresses_of(&with_ports, &own));
+        let none = show_status(&[]);
+        assert!(!has_addresses_of(&none, &none));
+        for other in [
+            none,
+            show_status(&["192.0.2.1".into()]),
+            json!({}),
+            Value::Null,
+        ] {
+            assert!(!has_addresses_of(&other, &own), "{other}");
+        }
     }
 }

@@ -35,6 +35,7 @@ impl Manager {
     pub fn hand_over(&self, to: &mut Handover) {
         let text = self.in_force().map(|entry| entry.text.to_string());
         self.hand_over_generated(to);
+        self.hand_over_zone(to);
         let owned = self.lock();
         let files = kept::list_differing(owned.state.inputs.config.files());
         let files = files
@@ -68,6 +69,7 @@ impl Manager {
     pub fn take_over(&self, from: &Handover, file: &Path) {
         Self::take_over_files(from);
         self.take_over_generated(from);
+        self.take_over_zone(from);
         let mut owned = self.lock();
         owned.state.learnt = from.take(LEARNT, learnt::VERSION);
         owned.changes = from.take(CHANGES, CHANGES_VERSION);

@@ -263,7 +263,9 @@ pub(super) fn find_member(
     name: &str,
 ) -> Result<(String, Option<String>), ManageError> {
     let entry = find_entry(state, group)?;
-    let mut in_file = entry.config.members.iter();
+    let listed = state.inputs.lists.list_members(&entry.config);
+    let others = listed.iter().chain(&entry.joined);
+    let mut in_file = entry.config.members.iter().chain(others);
     let in_file = in_file.find(|m| m.is_called(name));
     let in_file = in_file.map(|m| (m.name(), m.given_name.clone()));
     let endpoint = || {

@@ -175,6 +175,7 @@ impl Manager {
         if let Some(generated) = generated {
             config.add_generated(&generated);
         }
+        self.add_found_zone(&mut config);
         let keeps_groups = !reads_files && self.lock().state.inputs.config.has_same_groups(&config);
         let parts = match keeps_groups {
             true => None,

@@ -16,7 +16,7 @@ use evenkeel_tls::client::Client;
 
 use crate::admission::RefusedAddress;
 use crate::chooser::Chooser;
-use crate::config::GroupConfig;
+use crate::config::{GroupConfig, MemberConfig, SharedGroup};
 use crate::history::History;
 use crate::inputs::{AdminState, DEPARTED_FOR, endpoint_of};
 use crate::snapshot::GroupHandle;
@@ -25,8 +25,10 @@ use crate::sticky::Cookie;
 /// A group and what it keeps over reloads.
 #[derive(Debug)]
 pub(crate) struct GroupEntry {
-    /// Configuration as in the file, with the present strategy.
-    pub config: Arc<GroupConfig>,
+    /// Configuration as in the file, with the present strategy and zone. Members of lists are none of its members.
+    pub config: SharedGroup,
+    /// Members that agents have added.
+    pub joined: Vec<MemberConfig>,
     /// Owner of the group, if the group does not stand in the file.
     pub owner: Option<&'static str>,
     pub handle: Arc<GroupHandle>,
@@ -129,7 +131,7 @@ impl GroupEntry {
             }
         }
         self.group.take_ranks();
-        self.handle.queue.set_policy(policy(&self.config));
+        self.handle.queue.set_policy(self.queue_policy());
         if let Some(cookie) = &self.cookie {
             cookie.update_members(&self.group);
         }
@@ -139,6 +141,17 @@ impl GroupEntry {
         }
         // Whoever waits may have new members to wait for, or none any more.
         self.handle.queue.call_all();
+    }
+
+    /// Returns the policy for requests that wait for a member of the group.
+    fn queue_policy(&self) -> Policy {
+        let target = self.config.queue_target;
+        Policy {
+            limit: self.config.max_queue,
+            target: (!target.is_zero()).then_some(target),
+            interval: target.max(LEAST_INTERVAL),
+            keep: self.endpoints.len().max(1),
+        }
     }
 
     /// Returns the member that `name` is the identity or the given name of.
@@ -179,17 +192,6 @@ pub(super) fn is_asked(config: &GroupConfig, source: Source) -> bool {
         Source::AgentCheck => config.sources.agent_check.is_some(),
         Source::HealthCheck => config.health_check.is_some(),
         Source::Agent | Source::Liveness | Source::Membership => true,
-    }
-}
-
-/// Returns the policy for requests that wait for a member of the group.
-fn policy(config: &GroupConfig) -> Policy {
-    let target = config.queue_target;
-    Policy {
-        limit: config.max_queue,
-        target: (!target.is_zero()).then_some(target),
-        interval: target.max(LEAST_INTERVAL),
-        keep: config.members.len().max(1),
     }
 }
 

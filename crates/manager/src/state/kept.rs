@@ -18,7 +18,8 @@ impl GroupEntry {
             is_owned: self.owner.is_some(),
         };
         GroupEntry {
-            config: Arc::clone(&self.config),
+            config: self.config.clone(),
+            joined: Vec::new(),
             owner: self.owner,
             handle: Arc::clone(&self.handle),
             group: Arc::clone(&self.group),

@@ -1,6 +1,7 @@
 //! The next entry of a group: its members at the addresses that they have now, each of which keeps
 //! what it had if it was there before.
 
+use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -12,13 +13,14 @@ use evenkeel_core::group::Group;
 use evenkeel_core::member::{Member, MemberId, Slot, Weight};
 use evenkeel_core::strategy::shaping::shaping;
 use evenkeel_core::time::Instant;
+use evenkeel_core::zone::ZoneSettings;
 
 use super::State;
 use super::entry::{Endpoint, GroupEntry, Identity};
 use crate::admission::{Admission, RefusedAddress};
 use crate::chooser::Chooser;
 use crate::config::sources::Hosts;
-use crate::config::{GroupConfig, MemberConfig};
+use crate::config::{GroupConfig, MemberConfig, SharedGroup};
 use crate::inputs::AdminState;
 use crate::snapshot::GroupHandle;
 
@@ -67,7 +69,7 @@ impl State {
     pub(super) fn next_group(
         &mut self,
         owner: Option<&'static str>,
-        mut config: GroupConfig,
+        mut config: SharedGroup,
         old: Option<&GroupEntry>,
         old_locations: &Locations,
         admission: &Admission,
@@ -76,10 +78,17 @@ impl State {
         if let Some(strategy) = self.inputs.live.strategies.get(&config.name) {
             config.set_strategy(strategy.clone());
         }
-        if let Some(zones) = &mut config.settings.zones {
-            zones
-                .balancer_zone
-                .clone_from(&self.inputs.config.node.zone);
+        let zone = &self.inputs.config.node.zone;
+        let is_other = |zones: &ZoneSettings| zones.balancer_zone != *zone;
+        // The configuration stays shared if it is as wanted.
+        if config.settings.zones.as_ref().is_some_and(is_other)
+            && let Some(zones) = &mut config.settings.zones
+        {
+            zones.balancer_zone.clone_from(zone);
+        }
+        // Whoever has made something of the configuration before sees that it is the same.
+        if let Some(old) = old.filter(|old| old.config == config) {
+            config = old.config.clone();
         }
         let before: Vec<&Endpoint> = old
             .map(|old| old.kept_endpoints(now).collect())
@@ -88,28 +97,27 @@ impl State {
             by_identity: before.iter().map(|e| (e.identity(), *e)).collect(),
             locations: old_locations,
         };
-        let listed = self.inputs.lists.list_members(&config);
-        if !listed.is_empty() {
-            config.members.extend(listed);
-            // What the file says of others is in its members.
-            if self.inputs.config.broker.is_none() {
-                config.separate(&Hosts::of_members(&config.members));
-            }
+        let mut listed = self.inputs.lists.list_members(&config);
+        let mut members = Cow::Borrowed(config.members.as_slice());
+        // What the file says of others is in its members.
+        if !listed.is_empty() && self.inputs.config.broker.is_none() {
+            let hosts = Hosts::of_members(members.iter().chain(&listed));
+            config.separate_members(&hosts, members.to_mut().iter_mut().chain(&mut listed));
         }
         let (mut endpoints, mut refused) = (Vec::new(), Vec::new());
-        for member in &config.members {
+        for member in members.iter().chain(&listed) {
             let ips = self.addresses_of(&config, member, admission, &mut refused);
             let into = &mut endpoints;
             self.next_endpoints(&config, member, ips, &old_endpoints, now, into);
         }
-        let in_file = endpoints.len();
-        for member in self.joined(&config, admission, &mut refused) {
+        let not_joined = endpoints.len();
+        let joined = self.joined(&config, &listed, admission, &mut refused);
+        for member in &joined {
             let into = &mut endpoints;
             let ips = member.ip().into_iter().collect();
-            self.next_endpoints(&config, &member, ips, &old_endpoints, now, into);
-            config.members.push(member);
+            self.next_endpoints(&config, member, ips, &old_endpoints, now, into);
         }
-        for endpoint in &mut endpoints[in_file..] {
+        for endpoint in &mut endpoints[not_joined..] {
             endpoint.joined = true;
         }
         // Endpoints are large, and there are thousands of them.
@@ -139,7 +147,8 @@ impl State {
             tls: tls.cloned(),
             cookie: cookie.cloned(),
             chooser,
-            config: Arc::new(config),
+            config,
+            joined,
             owner,
             handle,
             group,
@@ -174,17 +183,19 @@ impl State {
         ips
     }
 
-    /// The members that agents have added to a group.
+    /// The members that agents have added to a group, beside its own and those of lists.
     fn joined(
         &self,
         group: &GroupConfig,
+        listed: &[MemberConfig],
         admission: &Admission,
         refused: &mut Vec<RefusedAddress>,
     ) -> Vec<MemberConfig> {
         if !group.agents_may_join {
             return Vec::new();
         }
-        let mut names: HashSet<String> = group.members.iter().map(MemberConfig::name).collect();
+        let known = group.members.iter().chain(listed);
+        let mut names: HashSet<String> = known.map(MemberConfig::name).collect();
         let joined = self.inputs.live.joined.get(&group.name);
         let joined = joined.into_iter().flatten();
         joined

@@ -3,10 +3,12 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
+use arc_swap::ArcSwap;
+
 use super::State;
 use super::entry::GroupEntry;
 use crate::chooser::Chooser;
-use crate::config::{GroupConfig, Rule, UNNAMED};
+use crate::config::{GroupConfig, Rule, SharedGroup, UNNAMED};
 use crate::responses::ResponsePolicy;
 use crate::routes::{Routes, RoutesBefore};
 use crate::snapshot::{GroupHandle, GroupSnapshot, Names, RuleSnapshot, Snapshot, Target};
@@ -86,6 +88,7 @@ impl State {
             && before.rule == rule
             && before.routes.are_of(&rule, files)
         {
+            before.target_configs.store(configs);
             return Some(Arc::clone(before));
         }
         let places: HashMap<&str, u32> = others
@@ -113,8 +116,9 @@ impl State {
             other.map_or(&own, |target| target).policy.config()
         };
         let before = before.filter(|before| {
-            let mut known = before.target_configs.iter().map(|of| of.name.as_str());
-            known.by_ref().eq(others.iter().copied()) && have_same_settings(&before.rule, &rule)
+            let known = before.target_configs.load();
+            let known = known.iter().map(|of| of.name.as_str());
+            known.eq(others.iter().copied()) && have_same_settings(&before.rule, &rule)
         });
         let before = before.map(|before| RoutesBefore {
             routes: &before.routes,
@@ -130,7 +134,7 @@ impl State {
             rule,
             default_target: own,
             other_targets: targets,
-            target_configs: configs,
+            target_configs: ArcSwap::new(configs),
         }))
     }
 
@@ -144,9 +148,11 @@ impl State {
     ) -> Option<TargetsWithConfigs> {
         let served = rule.sni.values().chain(rule.routed_groups());
         let served: HashSet<&str> = served.map(String::as_str).collect();
-        let (known, configs) = before.map_or((&[][..], &[][..]), |before| {
-            (&before.other_targets[..], &before.target_configs[..])
-        });
+        let configs = before.map(|before| before.target_configs.load());
+        let configs = configs
+            .as_ref()
+            .map_or(&[][..], |configs| configs.as_slice());
+        let known = before.map_or(&[][..], |before| before.other_targets.as_slice());
         let mut known = configs.iter().zip(known).peekable();
         // Without these settings of the rule a target depends on its group only.
         let is_settled = before.is_some_and(|before| is_settled(&before.rule, rule));
@@ -155,9 +161,9 @@ impl State {
             while known.next_if(|(config, _)| *config.name < **name).is_some() {}
             let known = known.next_if(|(config, _)| *config.name == **name);
             let is_served = served.contains(name);
-            let is_same = |(config, target): &(&Arc<GroupConfig>, &Arc<Target>)| {
+            let is_same = |(config, target): &(&SharedGroup, &Arc<Target>)| {
                 is_settled
-                    && Arc::ptr_eq(config, &entry.config)
+                    && config.is_same(&entry.config)
                     && self.is_made_of(target, rule, entry, is_served)
             };
             let target = match known {
@@ -167,9 +173,10 @@ impl State {
                     keep_target(made, known.map(|(_, target)| target))
                 }
             };
-            Some((target, Arc::clone(&entry.config)))
+            Some((target, entry.config.clone()))
         });
-        targets.collect()
+        let (targets, configs): (_, Vec<_>) = targets.collect::<Option<_>>()?;
+        Some((targets, Arc::new(configs)))
     }
 
     /// The targets for clients whose TLS passes through to the groups `passed` although the rule ends TLS of others. A
@@ -181,7 +188,7 @@ impl State {
         before: Option<&Arc<RuleSnapshot>>,
     ) -> Option<Vec<Arc<Target>>> {
         let known = before.and_then(|before| {
-            let others = before.target_configs.len();
+            let others = before.target_configs.load().len();
             before.other_targets.get(others..)
         });
         let known = known.unwrap_or_default().iter();
@@ -257,10 +264,10 @@ impl State {
             if next.iter().any(|known| known.name == name) {
                 continue;
             }
-            let members = entry.config.members.iter();
-            let members = members
-                .map(|member| (member.name(), member.clone()))
-                .collect();
+            let listed = self.inputs.lists.list_members(&entry.config);
+            let members = entry.config.members.iter().chain(&entry.joined).cloned();
+            let members = members.chain(listed);
+            let members = members.map(|member| (member.name(), member)).collect();
             let chooser = |of: &Option<Arc<Chooser>>| of.as_ref().map(Arc::as_ptr);
             let same = old.find_group(name).filter(|old| {
                 Arc::ptr_eq(&old.group, &entry.handle)
@@ -282,7 +289,7 @@ impl State {
 }
 
 /// Targets of a rule, and the configurations of their groups.
-type TargetsWithConfigs = (Vec<Arc<Target>>, Vec<Arc<GroupConfig>>);
+type TargetsWithConfigs = (Vec<Arc<Target>>, Arc<Vec<SharedGroup>>);
 
 /// True if a rule has the settings of the rule before on which targets depend.
 fn is_settled(before: &Rule, rule: &Rule) -> bool {
@@ -294,7 +301,8 @@ fn is_settled(before: &Rule, rule: &Rule) -> bool {
 /// Returns the targets of a rule before if all are as they were, given that the groups are: the rule sends requests to the
 /// same groups, with the same settings. `others` are the names of its other groups.
 fn keep_targets(before: &RuleSnapshot, rule: &Rule, others: &[&str]) -> Option<TargetsWithConfigs> {
-    let known = before.target_configs.iter().map(|of| of.name.as_str());
+    let configs = before.target_configs.load_full();
+    let known = configs.iter().map(|of| of.name.as_str());
     let is_same = is_settled(&before.rule, rule)
         && before.rule.sni == rule.sni
         && before.rule.http.models == rule.http.models
@@ -302,7 +310,7 @@ fn keep_targets(before: &RuleSnapshot, rule: &Rule, others: &[&str]) -> Option<T
         && known.eq(others.iter().copied());
     let targets = before.other_targets.get(..others.len());
     let targets = targets.filter(|_| is_same)?.to_vec();
-    Some((targets, before.target_configs.clone()))
+    Some((targets, configs))
 }
 
 /// True if TLS of clients passes through the rule: it is encrypted already.
@@ -353,6 +361,7 @@ mod tests {
     use super::*;
     use crate::config;
     use crate::lists::Lists;
+    use crate::lists::found::FoundMember;
 
     /// Returns a text with these routes to the groups `a`, `b` and `c`, and further lines of the rule and of the group `b`.
     fn text(routes: &[&str], of_rule: &str, of_group: &str) -> String {
@@ -501,6 +510,57 @@ mod tests {
         assert_eq!(same_targets(&first, &second), [true, true, false]);
     }
 
+    /// Gives the list `shop/web:80` a member.
+    fn find_member(state: &mut State) {
+        let member = FoundMember {
+            address: "10.0.0.9:80".parse().unwrap(),
+            zone: None,
+            drain: false,
+        };
+        let list = ("shop/web:80".to_owned(), Arc::new(vec![member]));
+        let lists = Lists {
+            found: Arc::new(HashMap::from([list])),
+            ..Lists::default()
+        };
+        let inputs = state.inputs.with_lists(lists, Instant::from_nanos(1));
+        apply(state, inputs);
+    }
+
+    #[test]
+    fn targets_that_stay_are_known_by_the_present_configurations_of_their_groups() {
+        let text = |of_group: &str| {
+            let route = "[[rule.web.routes]]\nname = \"d1\"\nhost = \"d.example\"\ngroup = \"d\"\n";
+            let group = "[group.d]\nmembers = [{ kubernetes = \"shop/web:80\" }]\n";
+            let all = text(&["a1", "b1", "c1"], route, of_group);
+            format!("{all}{group}[node]\nzone = \"north\"\n")
+        };
+        let mut state = next(&State::empty(), &text(""));
+        let first = rule(&state);
+        let configs = |state: &State| -> Vec<SharedGroup> {
+            let now = rule(state);
+            assert!(Arc::ptr_eq(&first, &now));
+            let configs = now.target_configs.load_full();
+            for config in configs.iter() {
+                let group = state.find_group(&config.name).unwrap();
+                assert!(config.is_same(&group.config), "{}", config.name);
+            }
+            configs.to_vec()
+        };
+        let changed = |before: &[SharedGroup], now: &[SharedGroup]| -> Vec<bool> {
+            let pairs = before.iter().zip(now);
+            pairs.map(|(one, other)| !one.is_same(other)).collect()
+        };
+        let before = configs(&state);
+        find_member(&mut state);
+        assert_eq!(state.find_group("d").unwrap().endpoints.len(), 1);
+        let with_member = configs(&state);
+        assert_eq!(changed(&before, &with_member), [false; 4]);
+        // What targets are made of is as it was.
+        change(&mut state, &text("max_queue = 7\n"));
+        let now = configs(&state);
+        assert_eq!(changed(&before, &now), [false, true, false, false]);
+    }
+
     #[test]
     fn a_target_follows_the_settings_that_it_is_made_of() {
         let routes = ["a1", "b1", "c1"];
@@ -554,8 +614,8 @@ mod tests {
         let before = rule(&state);
         change(&mut state, &text(&["a1", "c1"], "", ""));
         let names = |rule: &RuleSnapshot| -> Vec<String> {
-            let configs = rule.target_configs.iter();
-            configs.map(|of| of.name.clone()).collect()
+            let configs = rule.target_configs.load();
+            configs.iter().map(|of| of.name.clone()).collect()
         };
         assert_eq!(names(&rule(&state)), ["a", "c"]);
         let after = rule(&state);

@@ -5,7 +5,7 @@ use std::hash::Hash;
 use std::sync::Arc;
 
 use super::entry::GroupEntry;
-use crate::config::GroupConfig;
+use crate::config::{GroupConfig, SharedGroup};
 use crate::inputs::{Inputs, Live};
 use crate::lists::{Lists, same_files};
 
@@ -25,7 +25,7 @@ pub(super) struct Unchanged<'a> {
     before: Before<'a>,
     next: &'a Inputs,
     /// Configurations in the inputs before, by name; none if something has changed that all groups depend on.
-    configs: HashMap<&'a str, &'a GroupConfig>,
+    configs: HashMap<&'a str, &'a SharedGroup>,
 }
 
 impl<'a> Unchanged<'a> {
@@ -54,7 +54,7 @@ impl<'a> Unchanged<'a> {
     pub(super) fn find_place(
         &self,
         owner: Option<&'static str>,
-        config: &GroupConfig,
+        config: &SharedGroup,
     ) -> Option<usize> {
         let known = self.configs.get(config.name.as_str())?;
         let place = *self.before.names.get(&config.name)?;
@@ -66,7 +66,7 @@ impl<'a> Unchanged<'a> {
             && same_pointer(old.clients.get(&config.name), new.clients.get(&config.name))
             && same_pointer(old.cookies.get(&config.name), new.cookies.get(&config.name))
             // Copies of a configuration share their groups.
-            && (std::ptr::eq(*known, config) || *known == config);
+            && *known == config;
         is_same.then_some(place)
     }
 }
@@ -94,7 +94,7 @@ fn have_same_live_groups(some: &Live, others: &Live) -> bool {
     some.groups.len() == others.groups.len()
         && all.all(|(name, (owner, group))| {
             let other = others.groups.get(name);
-            other.is_some_and(|(of, other)| of == owner && Arc::ptr_eq(group, other))
+            other.is_some_and(|(of, other)| of == owner && group.is_same(other))
         })
 }
 

@@ -90,6 +90,38 @@ async fn another_zone_of_the_balancer_takes_effect_at_a_reload() {
 }
 
 #[tokio::test]
+async fn a_found_zone_counts_while_the_file_sets_none() {
+    let (manager, _, _) = manager();
+    let mut without = in_zones();
+    without.node.zone = None;
+    manager.apply_config(without.clone()).await.unwrap();
+    let own = |manager: &Manager| {
+        let zones = app(manager).zones;
+        zones.into_iter().find(|of| of.own).and_then(|of| of.name)
+    };
+    assert_eq!(own(&manager), None);
+    let before = ids(&manager);
+    manager.set_found_zone("b".into()).await.unwrap();
+    assert_eq!(own(&manager).as_deref(), Some("b"));
+    assert_eq!(next(&manager, "app"), "10.0.0.1:80");
+    assert_eq!(ids(&manager), before);
+    // A reload keeps the zone, and the file goes first.
+    manager.apply_config(without.clone()).await.unwrap();
+    assert_eq!(own(&manager).as_deref(), Some("b"));
+    manager.apply_config(in_zones()).await.unwrap();
+    assert_eq!(own(&manager).as_deref(), Some("a"));
+    manager.set_found_zone("b".into()).await.unwrap();
+    assert_eq!(own(&manager).as_deref(), Some("a"));
+
+    let mut told = Handover::default();
+    manager.hand_over(&mut told);
+    let (after, _, _) = super::manager();
+    after.take_over(&told, std::path::Path::new("x"));
+    after.apply_config(without).await.unwrap();
+    assert_eq!(own(&after).as_deref(), Some("b"));
+}
+
+#[tokio::test]
 async fn what_leaves_a_zone_goes_on_in_another_process() {
     let text = "[node]\nzone = \"a\"\n[rule.app]\nlisten = \"127.0.0.1:0\"\nmembers = [\
         {address = \"10.0.0.1:80\", zone = \"a\"}, {address = \"10.0.0.2:80\", zone = \"b\"}]\n";

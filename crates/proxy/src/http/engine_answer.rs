@@ -1,14 +1,17 @@
 //! Answer of an engine that serves a language model, read while it flows: events of its stream, and the tokens that the
 //! engine has counted.
 
+use std::rc::Rc;
 use std::time::Duration;
 
+use evenkeel_core::time::Instant;
 use evenkeel_inference::group::AnswerEnd;
 use evenkeel_inference::usage::UsageReader;
 use evenkeel_manager::config::fields::media_type;
 
 use crate::http1::ResponseHead;
 use crate::http1::chunked::{Decoder, content_pieces};
+use crate::quota::tokens::TokenHold;
 
 /// Time for which an engine is taken for full after it has refused a request.
 pub(super) const FULL_TIME: Duration = Duration::from_millis(500);
@@ -22,6 +25,8 @@ pub(super) struct EngineAnswer {
     is_event_stream: bool,
     /// Events that were taken.
     taken: u64,
+    /// Tokens that the request holds of limits, if events may take more of them.
+    tokens: Option<Rc<TokenHold>>,
 }
 
 impl EngineAnswer {
@@ -32,12 +37,18 @@ impl EngineAnswer {
             framing: is_framed.then(Decoder::new),
             is_event_stream,
             taken: 0,
+            tokens: None,
         }
     }
 
     /// True if the body consists of events.
     pub(super) fn is_event_stream(&self) -> bool {
         self.is_event_stream
+    }
+
+    /// Returns the same reader, whose events take tokens from limits once they are more than the request holds.
+    pub(super) fn of_hold(self, tokens: Option<Rc<TokenHold>>) -> Self {
+        EngineAnswer { tokens, ..self }
     }
 
     /// Reads the next bytes of the body, as they flow.
@@ -56,6 +67,13 @@ impl EngineAnswer {
         };
         let before = std::mem::replace(&mut self.taken, events);
         events.saturating_sub(before)
+    }
+
+    /// Takes the tokens of the events so far from limits, if the request does not hold as many.
+    pub(super) fn charge_events(&self, now: Instant) {
+        if let Some(tokens) = &self.tokens {
+            tokens.charge_events(self.reader.event_count(), now);
+        }
     }
 
     /// End of the answer.

@@ -5,11 +5,10 @@ use std::task::Poll;
 
 use evenkeel_core::group::{self, Outcome};
 use evenkeel_core::member::MemberId;
-use evenkeel_limits::Shortage;
 use evenkeel_wire::orca;
 
 use super::client::{After, Client, PrivateConnection};
-use super::failure::{Failure, MemberError};
+use super::failure::{Failure, Fault, MemberError};
 use super::flow::Flow;
 use super::progress::{Progress, Side};
 use super::request::Request;
@@ -92,7 +91,7 @@ impl Client {
         }
         let mut prompt = request.prompt.take();
         if prompt.is_none() {
-            self.send_mirror(request, false);
+            self.send_mirror(request, false, None);
         }
         let mut tried: Vec<MemberId> = Vec::new();
         let mut now = request.at;
@@ -105,7 +104,7 @@ impl Client {
                 return self.end_request(request, summary, after);
             }
             // The copy has the body in which the name of the model was replaced.
-            self.send_mirror(request, false);
+            self.send_mirror(request, false, Some(prompt));
             now = self.session.worker.now();
             routed = request.routed.clone();
             if self.is_in_maintenance(request) {
@@ -194,15 +193,10 @@ impl Client {
                     self.attempt_request(request, &routed, &mut bound).await
                 };
             }
-            if let Ok((head, upstream)) = &mut answered
-                && request.is_for_engines
-                && head.is_unbegun_stream()
-            {
+            if request.is_for_engines {
                 // In a box: connections are to stay small.
-                let wait = self.wait_for_first_bytes(request, &routed, &mut bound, head, upstream);
-                if let Err(failure) = Box::pin(wait).await {
-                    answered = Err(failure);
-                }
+                let begun = self.begin_stream(request, &routed, &mut bound, answered);
+                answered = Box::pin(begun).await;
             }
             let status = answered.as_ref().map(|(head, _)| head.status);
             let status = status.map_err(Failure::name);
@@ -290,14 +284,14 @@ impl Client {
         if let Some(prompt) = prompt {
             self.session.worker.prompts.give_back(prompt);
         }
-        self.send_mirror(request, true);
+        self.send_mirror(request, true, None);
         self.end_request(request, summary, after)
     }
 
     /// The request is over.
     fn end_request(&mut self, request: &mut Request, mut summary: Summary, after: After) -> After {
         if request.tokens.is_some() {
-            self.give_tokens_back(request);
+            self.settle_unanswered(request, summary.end);
         }
         let received = request.up.body_sent();
         summary.received += received;
@@ -375,7 +369,7 @@ impl Client {
         head: &mut Head,
         upstream: &mut Io,
     ) -> Delivered {
-        self.send_mirror(request, false);
+        self.send_mirror(request, false, None);
         self.others_first().await;
         let (timeouts, limits) = (&routed.route().timeouts, &routed.rule.limits);
         let group = &routed.target().group;
@@ -418,12 +412,7 @@ impl Client {
                     progress.arm_deadline(&session.watch, up, Some(down), timeouts, limits);
                     up.shrink_rest(worker);
                 }
-                step.map_err(|broken| match broken {
-                    TransferError::From => Fault::OfMember(MemberError::Cut),
-                    TransferError::Chunks(error) => Fault::OfMember(MemberError::Chunks(error)),
-                    TransferError::To => Fault::OfClient,
-                    TransferError::Exhausted(shortage) => Fault::Exhausted(shortage),
-                })
+                step.map_err(Fault::from)
             })
             .await;
         let mut member_error = None;
@@ -537,6 +526,10 @@ impl Client {
             let end = head.down.answer_end(is_complete);
             request.note_tokens(end.usage, engine.first_token());
             engine.count_times(&end, request.at, ended);
+            if let Some((charge, tokens)) = engine.count_share(&end) {
+                let queue = &routed.target().group.queue;
+                queue.correct_charge(&charge, tokens);
+            }
             engine.finish(&end, ended);
             self.settle_tokens(request, head.status, &end, ended);
         }
@@ -590,11 +583,4 @@ impl Client {
             After::Linger
         }
     }
-}
-
-/// Reason why a response did not get through.
-enum Fault {
-    OfClient,
-    OfMember(MemberError),
-    Exhausted(Shortage),
 }

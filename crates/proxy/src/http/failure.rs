@@ -3,12 +3,12 @@
 //! `Client::give_instead` sends every answer of the balancer to a request with a route: also those of
 //! routes, limits and logins.
 
-use bytes::Bytes;
 use evenkeel_core::group::Outcome;
 use evenkeel_limits::Shortage;
 
 use super::alias_refusal::AliasRefusal;
 use super::client::{After, Client};
+use super::engine_error::EngineError;
 use super::request::Request;
 use super::route::TOO_LARGE;
 use super::summary::Summary;
@@ -58,6 +58,25 @@ pub(super) enum Failure {
     ClientGone,
     /// The connection is to be cut.
     Cut,
+}
+
+/// Reason why a response did not get through.
+pub(super) enum Fault {
+    OfClient,
+    OfMember(MemberError),
+    Exhausted(Shortage),
+}
+
+impl From<TransferError> for Fault {
+    /// Converts the reason why the response did not get through.
+    fn from(broken: TransferError) -> Self {
+        match broken {
+            TransferError::From => Fault::OfMember(MemberError::Cut),
+            TransferError::Chunks(error) => Fault::OfMember(MemberError::Chunks(error)),
+            TransferError::To => Fault::OfClient,
+            TransferError::Exhausted(shortage) => Fault::Exhausted(shortage),
+        }
+    }
 }
 
 impl Failure {
@@ -261,13 +280,13 @@ impl Client {
     ) -> After {
         self.session.service.metrics.aliases_refused.add(1);
         let (status, code, message) = refusal.describe();
-        let error = serde_json::json!({
-            "type": "error",
-            "error": {
-                "type": "invalid_request_error", "code": code, "param": "model", "message": message,
-            },
-        });
-        let body = Bytes::from(format!("{error}\n"));
+        let error = EngineError {
+            kind: "invalid_request_error",
+            code,
+            param: Some("model"),
+            message,
+        };
+        let body = error.to_body();
         let routed = request.routed.clone();
         // A page of the administrator's own comes first.
         let has_page = routed.response_policy().page(status).is_some();
@@ -294,7 +313,8 @@ impl Client {
     }
 
     /// Answers the client in place of a member, with an answer that may have more than a status and
-    /// a text. Pages and changes of fields of the route, group or rule are applied here.
+    /// a text. Pages and changes of fields of the route, group or rule are applied here. Clients of engines read JSON: an
+    /// answer without a page is an error in the format that they know.
     pub(super) async fn give_instead(
         &mut self,
         request: &mut Request,
@@ -311,9 +331,15 @@ impl Client {
             && !self.is_last();
         let id = request.answered_id(&request.routed);
         let answer = answer.with_policy(request.routed.response_policy());
+        let needs_body = request.is_for_engines && answer.page.is_none();
+        // In a box: a connection is to stay small.
+        let error =
+            needs_body.then(|| Box::new(EngineError::of_status(status, answer.text).to_body()));
+        let error = error.as_deref().map(|body| ("application/json", body));
         let cors = request.cors_fields(&request.routed);
         let answer = Answer {
             keep_alive,
+            page: answer.page.or(error),
             more: AnswerExtras {
                 id,
                 cors,

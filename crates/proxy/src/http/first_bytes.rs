@@ -21,8 +21,24 @@ use crate::upstream::Upstream;
 const LONGEST_WAIT: Duration = Duration::from_secs(30);
 
 impl Client {
+    /// Waits until an answer has begun if it is a stream of events of which nothing has come yet.
+    pub(super) async fn begin_stream(
+        &mut self,
+        request: &mut Request,
+        routed: &RequestRoute,
+        bound: &mut BoundRequest,
+        answered: Result<(Head, Upstream), Failure>,
+    ) -> Result<(Head, Upstream), Failure> {
+        let (mut head, mut upstream) = answered?;
+        if head.is_unbegun_stream() {
+            self.wait_for_first_bytes(request, routed, bound, &mut head, &mut upstream)
+                .await?;
+        }
+        Ok((head, upstream))
+    }
+
     /// Waits until a stream of events has begun. An error means that the client has got nothing of this answer.
-    pub(super) async fn wait_for_first_bytes(
+    async fn wait_for_first_bytes(
         &mut self,
         request: &mut Request,
         routed: &RequestRoute,

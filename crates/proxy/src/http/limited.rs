@@ -1,7 +1,6 @@
 //! Requests that no member gets: requests of clients that have sent too many, and requests to
 //! services in maintenance.
 
-use bytes::Bytes;
 use evenkeel_inference::group::RequestPlan;
 
 use super::client::{After, Client};
@@ -12,18 +11,6 @@ use crate::access::{End, Limit};
 use crate::bound_request::Refusal;
 use crate::http1::respond::Answer;
 use crate::quota::Over;
-
-/// Answer that clients of engines understand: those of OpenAI's and those of Anthropic's interface.
-static LIMITED: Bytes = Bytes::from_static(
-    b"{\"type\":\"error\",\"error\":{\"type\":\"rate_limit_error\",\"code\":\"rate_limit_exceeded\",\"param\":null,\
-      \"message\":\"Too many requests or tokens. Try again later.\"}}\n",
-);
-
-/// Answer of the same form for requests whose first token would come too late.
-static LATE: Bytes = Bytes::from_static(
-    b"{\"type\":\"error\",\"error\":{\"type\":\"rate_limit_error\",\"code\":\"rate_limit_exceeded\",\"param\":null,\
-      \"message\":\"All engines are busy. Try again later.\"}}\n",
-);
 
 /// Longest time after which a client is told to try again, in seconds.
 const MOST_RETRY_SECONDS: f32 = 60.0;
@@ -56,11 +43,9 @@ impl Client {
         let seconds = plan.map_or(0.0, RequestPlan::queued_seconds) - target.as_secs_f32();
         // Floats become the nearest numbers that there are.
         let retry_after = seconds.ceil().clamp(1.0, MOST_RETRY_SECONDS) as u32;
-        let has_page = routed.response_policy().page(429).is_some();
         let answer = Answer {
             retry_after: Some(retry_after),
-            page: (!has_page).then_some(("application/json", &LATE)),
-            ..Answer::new_closing(429, "All servers are busy. Try again later.")
+            ..Answer::new_closing(429, "All engines are busy. Try again later.")
         };
         self.give_instead(request, summary, answer).await
     }
@@ -75,13 +60,13 @@ impl Client {
         let status = quotas.map_or(429, |quotas| {
             quotas.count_refusal(routed.route_index(), over, metrics)
         });
-        // Clients of engines read JSON. A page of the administrator's own comes first.
-        let has_page = routed.response_policy().page(status).is_some();
-        let is_json = request.is_for_engines && !has_page;
+        let text = match request.is_for_engines {
+            true => "Too many requests or tokens. Try again later.",
+            false => "Too many requests. Try again later.",
+        };
         let answer = Answer {
             retry_after: Some(over.retry_seconds()),
-            page: is_json.then_some(("application/json", &LIMITED)),
-            ..Answer::new_closing(status, "Too many requests. Try again later.")
+            ..Answer::new_closing(status, text)
         };
         self.end_with(request, summary, answer).await
     }

@@ -13,6 +13,7 @@ use super::copy::{Copy, CopyRefusal};
 use super::exchange::Delivered;
 use super::flow::Flow;
 use super::progress::Progress;
+use super::prompt::Prompt;
 use super::request::Request;
 use super::response::Head;
 use super::route::RequestRoute;
@@ -61,16 +62,21 @@ impl Drop for Place {
 
 impl Client {
     /// Sends the copies of the request, if there are to be some and the request is whole. `is_over` says that no
-    /// more of it comes.
+    /// more of it comes. Engines get copies by their `prompt`, if it was read.
     #[inline]
-    pub(super) fn send_mirror(&self, request: &mut Request, is_over: bool) {
+    pub(super) fn send_mirror(
+        &self,
+        request: &mut Request,
+        is_over: bool,
+        prompt: Option<&mut Prompt>,
+    ) {
         if request.up.is_copied() {
-            self.mirror_copy(request, is_over);
+            self.mirror_copy(request, is_over, prompt);
         }
     }
 
     #[cold]
-    fn mirror_copy(&self, request: &mut Request, is_over: bool) {
+    fn mirror_copy(&self, request: &mut Request, is_over: bool, prompt: Option<&mut Prompt>) {
         let metrics = &self.session.service.metrics;
         let taken = request.up.take_copy(is_over);
         if taken.is_none() && !is_over {
@@ -80,20 +86,28 @@ impl Client {
         let count = receivers.len() as u64;
         match taken {
             None => metrics.mirror_incomplete.add(count),
-            Some(Ok(copy)) => self.send_copies(request, &receivers, copy),
+            Some(Ok(copy)) => self.send_copies(request, &receivers, copy, prompt),
             Some(Err(CopyRefusal::TooLarge)) => metrics.mirror_too_large.add(count),
             Some(Err(CopyRefusal::Exhausted)) => metrics.mirror_exhausted.add(count),
         }
     }
 
     /// Sends the copy to each receiver. Several have the bytes in common.
-    fn send_copies(&self, request: &Request, receivers: &[CopyReceiver], copy: Copy) {
+    fn send_copies(
+        &self,
+        request: &Request,
+        receivers: &[CopyReceiver],
+        copy: Copy,
+        mut prompt: Option<&mut Prompt>,
+    ) {
+        let size = copy.body_len();
         if let [only] = receivers {
-            return self.send_copy(request, only, copy.body_len(), || Flow::of_copy(copy));
+            return self.send_copy(request, only, (size, prompt), || Flow::of_copy(copy));
         }
-        let (size, shared) = (copy.body_len(), Rc::new(copy));
+        let shared = Rc::new(copy);
         for receiver in receivers {
-            self.send_copy(request, receiver, size, || Flow::of_shared_copy(&shared));
+            let facts = (size, prompt.as_deref_mut());
+            self.send_copy(request, receiver, facts, || Flow::of_shared_copy(&shared));
         }
     }
 
@@ -102,7 +116,7 @@ impl Client {
         &self,
         request: &Request,
         receiver: &CopyReceiver,
-        size: usize,
+        (size, prompt): (usize, Option<&mut Prompt>),
         make_flow: impl FnOnce() -> Flow,
     ) {
         let (service, worker) = (&self.session.service, &self.session.worker);
@@ -122,15 +136,18 @@ impl Client {
             return metrics.mirror_exhausted.add(1);
         }
         let session = self.session.for_own_request();
+        let handle = &routed.target().group;
+        let plan = prompt.and_then(|prompt| prompt.plan_request(handle));
         let asks = group::Request {
             client: session.peer.ip(),
             key: receiver.key,
             cost: request.cost,
+            plan: plan.as_deref(),
             ..group::Request::at_time(worker.now())
         };
         // Nobody's ties: they would say where later requests go, if these are for the group, too.
         let bindings = RefCell::default();
-        let bound = session.try_bind(&routed.target().group, &bindings, &asks, None);
+        let bound = session.try_bind(handle, &bindings, &asks, None);
         let Ok(bound) = bound else {
             return metrics.mirror_no_member.add(1);
         };
@@ -192,9 +209,11 @@ impl Client {
         session.watch.arm_deadline(routed.route().timeouts.response);
         let read = session.watch.poll_until_stop(|cx| {
             let step = progress.poll_down(cx, down, upstream, stream, session);
-            let ticket = &mut bound.ticket;
+            let (ticket, group) = (&mut bound.ticket, &routed.target().group);
+            if let Some(engine) = ticket.engine_mut() {
+                progress.update_engine(&step, (&request.up, down), group, engine, &session.worker);
+            }
             if ticket.is_followed() {
-                let group = &routed.target().group;
                 progress.update_ticket(&step, &request.up, down, group, ticket, &session.worker);
             }
             match step {

@@ -11,6 +11,7 @@ mod copied;
 mod copy;
 mod encoder;
 mod engine_answer;
+mod engine_error;
 mod exchange;
 mod failure;
 mod first_bytes;

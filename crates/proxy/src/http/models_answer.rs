@@ -17,6 +17,7 @@ use evenkeel_limits::warn_throttled;
 use super::asked_models::AskedModels;
 use super::client::{After, Client};
 use super::copy::{Copy, CopyPlan};
+use super::engine_error::EngineError;
 use super::failure::Failure;
 use super::flow::{Flow, JOINED_BYTES};
 use super::hedge::Held;
@@ -225,13 +226,13 @@ impl Client {
         name: &str,
     ) -> After {
         let message = format!("The model `{name}` does not exist.");
-        let error = serde_json::json!({
-            "type": "error",
-            "error": {
-                "type": "invalid_request_error", "code": "model_not_found", "param": "model", "message": message,
-            },
-        });
-        let body = Bytes::from(format!("{error}\n"));
+        let error = EngineError {
+            kind: "invalid_request_error",
+            code: "model_not_found",
+            param: Some("model"),
+            message: &message,
+        };
+        let body = error.to_body();
         let routed = request.routed.clone();
         // A page of the administrator's own comes first.
         let has_page = routed.response_policy().page(404).is_some();

@@ -195,10 +195,12 @@ impl Progress {
         worker: &Worker,
     ) {
         let events = down.take_events();
-        if events > 0 && engine.is_stream() {
+        if events > 0 {
             let now = worker.now();
+            down.charge_events(now);
             // The first token takes the request out of its engine's queue: somebody may wait for that.
             match group.queue.waiting() > 0 && engine.first_token().is_none() {
+                _ if !engine.is_stream() => {}
                 true => group.queue.vacate(|| engine.take_events(events, now)),
                 false => engine.take_events(events, now),
             }

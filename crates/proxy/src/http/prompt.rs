@@ -1,8 +1,9 @@
 //! Prompt of a request to a language model: read from the body before a member is chosen, so that the strategy
 //! `inference` knows which members have read its beginning.
 //!
-//! Nothing that an engine would take is refused: a body that is not understood, compressed, too long or late is a prompt
-//! of which only the size is known.
+//! Nothing that an engine would take is refused: a body that is not understood, ambiguous, compressed, too long or late is
+//! a prompt of which only the size is known. The size is always that of the whole body, so that no spelling of a request
+//! counts less than another one: engines may see a prompt where the scanner sees none.
 
 use std::cell::RefCell;
 use std::hash::{BuildHasher as _, RandomState};
@@ -24,6 +25,9 @@ use crate::message::{self, Body, has_coding};
 /// Most readers that a worker keeps when nobody uses them.
 const MOST_SPARE: usize = 8;
 
+/// Bytes that count for each byte of a compressed body. Texts become 3 to 6 times as small.
+const EXPANSION: u64 = 8;
+
 /// Readers of prompts that a worker has to spare.
 // In boxes: a request keeps its reader in one, and does not copy it.
 #[allow(clippy::vec_box)]
@@ -39,6 +43,10 @@ pub(crate) struct Prompt {
     framing: Option<Decoder>,
     /// Length of the body, if the head says it.
     length: Option<u64>,
+    /// Bytes of the body's content that were read.
+    content_bytes: u64,
+    /// True if the size of the body may matter, as the request may be for engines.
+    pub(super) is_measured: bool,
     /// True if the body may be JSON: it is not compressed.
     is_readable: bool,
     /// Most bytes of the body that are read before a member is chosen.
@@ -103,6 +111,7 @@ pub(super) fn begin_prompt(
     prompt.max_bytes = max_bytes;
     prompt.random = random;
     prompt.owner = 0;
+    prompt.is_measured = false;
     Some(prompt)
 }
 
@@ -135,6 +144,8 @@ impl Prompt {
             builder: ChainBuilder::new(key.clone()),
             framing: None,
             length: None,
+            content_bytes: 0,
+            is_measured: false,
             is_readable: true,
             max_bytes: 0,
             random: 0,
@@ -148,6 +159,7 @@ impl Prompt {
             Body::Length(length) => Some(length),
             _ => None,
         };
+        self.content_bytes = 0;
         self.is_readable = is_readable;
     }
 
@@ -158,18 +170,41 @@ impl Prompt {
 
     /// True if more of the body would tell more of the prompt.
     pub(super) fn is_sought(&self) -> bool {
-        self.is_readable && self.scanner.scan_progress() == Progress::Running
+        let is_scanned = self.is_readable && self.scanner.scan_progress() == Progress::Running;
+        is_scanned || (self.is_measured && self.body_size().is_none())
     }
 
     /// Reads the next bytes of the body, with the framing that they have.
     pub(super) fn read_bytes(&mut self, bytes: &[u8]) {
-        if !self.is_readable {
-            return;
-        }
         let (scanner, builder) = (&mut self.scanner, &mut self.builder);
+        let (read, is_readable) = (&mut self.content_bytes, self.is_readable);
         content_pieces(&mut self.framing, bytes, |content| {
-            scanner.feed_bytes(content, builder);
+            *read = read.saturating_add(content.len() as u64);
+            if is_readable {
+                scanner.feed_bytes(content, builder);
+            }
         });
+    }
+
+    /// Number of bytes of the body's content, if it is known.
+    fn body_size(&self) -> Option<u64> {
+        let ended = || self.framing.as_ref().is_some_and(Decoder::is_done);
+        self.length
+            .or_else(|| ended().then_some(self.content_bytes))
+    }
+
+    /// Number of bytes that the body counts as a prompt.
+    fn counted_bytes(&self) -> u64 {
+        let at_least = match self.is_measured {
+            // Otherwise a client could keep the rest back until a member is chosen.
+            true => self.content_bytes.max(self.max_bytes as u64),
+            false => self.content_bytes,
+        };
+        let bytes = self.body_size().unwrap_or(at_least);
+        match self.is_readable {
+            true => bytes,
+            false => bytes.saturating_mul(EXPANSION),
+        }
     }
 
     /// Model that the request asks for.
@@ -211,13 +246,38 @@ impl Prompt {
 
     /// Part of the prompt that was read.
     fn part_read(&self) -> PromptPart {
-        let is_running = self.scanner.scan_progress() == Progress::Running;
-        match self.builder.prompt_bytes() {
+        match (self.scanner.scan_progress(), self.builder.prompt_bytes()) {
             _ if !self.is_readable => PromptPart::Compressed,
-            0 if is_running => PromptPart::Unread,
-            0 => PromptPart::NoPrompt,
-            _ if is_running => PromptPart::Beginning,
-            _ => PromptPart::Whole,
+            _ if self.scanner.is_ambiguous() => PromptPart::Ambiguous,
+            (Progress::Running, 0) => PromptPart::Unread,
+            (_, 0) => PromptPart::NoPrompt,
+            (Progress::Running, _) => PromptPart::Beginning,
+            (Progress::Unknown, _) => PromptPart::Broken,
+            (Progress::Complete, _) => PromptPart::Whole,
+        }
+    }
+
+    /// Facts of the request, as far as engines cannot see others.
+    fn request_facts(&mut self) -> RequestFacts<'_> {
+        let (part, bytes) = (self.part_read(), self.counted_bytes());
+        let is_clear = !matches!(part, PromptPart::Ambiguous | PromptPart::Broken);
+        let is_complete = is_clear && self.scanner.scan_progress() == Progress::Complete;
+        let is_measured = self.body_size().is_some();
+        RequestFacts {
+            model: match is_clear {
+                true => self.builder.model_hash(),
+                false => 0,
+            },
+            // A second limit may come in what was not read.
+            max_tokens: self.scanner.max_tokens().filter(|_| is_complete),
+            is_stream: self.scanner.wants_stream(),
+            random: self.random,
+            chain: match part {
+                PromptPart::Whole | PromptPart::Beginning => {
+                    self.builder.link_blocks().counted_as(bytes, is_measured)
+                }
+                _ => Chain::unknown(bytes),
+            },
         }
     }
 
@@ -226,20 +286,9 @@ impl Prompt {
         let group = handle.current.load();
         let engines = group.engines()?;
         engines.counts().count_prompt(self.part_read());
-        let model = self.builder.model_hash();
-        let chain = match self.builder.prompt_bytes() {
-            0 => Chain::unknown(self.length.unwrap_or(self.scanner.total_bytes())),
-            _ => self.builder.link_blocks(),
-        };
-        let facts = RequestFacts {
-            chain,
-            model,
-            max_tokens: self.scanner.max_tokens(),
-            is_stream: self.scanner.wants_stream(),
-            random: self.random,
-        };
-        let plan = engines.group().plan_request(facts);
-        Some(Box::new(plan.of_owner(self.owner)))
+        let owner = self.owner;
+        let plan = engines.group().plan_request(self.request_facts());
+        Some(Box::new(plan.of_owner(owner)))
     }
 }
 
@@ -305,6 +354,169 @@ mod tests {
         assert_eq!(named("model=b"), "Missing");
         assert_eq!(named(r#"{"prompt":"a"#), "Unread");
         assert_eq!(named(""), "Unread");
+    }
+
+    /// Reads a body with a group for engines, and returns the part that was read with the facts: the bytes that count, the
+    /// number of blocks, and the limit of the answer.
+    fn measure(
+        body: Body,
+        content: &[u8],
+        is_readable: bool,
+    ) -> (PromptPart, u64, usize, Option<u32>) {
+        let mut prompt = Prompt::new(&key());
+        prompt.begin(body, is_readable);
+        (prompt.is_measured, prompt.max_bytes) = (true, 10_000);
+        let part = |part: &[u8]| {
+            let size = format!("{:x}\r\n", part.len());
+            [size.as_bytes(), part, b"\r\n"].concat()
+        };
+        for piece in content.chunks(100) {
+            match body {
+                Body::Chunked => prompt.read_bytes(&part(piece)),
+                _ => prompt.read_bytes(piece),
+            }
+        }
+        if body == Body::Chunked {
+            assert!(prompt.is_sought(), "the end decides on the size");
+            prompt.read_bytes(b"0\r\n\r\n");
+            assert!(!prompt.is_sought() || prompt.scanner.scan_progress() == Progress::Running);
+        }
+        let part = prompt.part_read();
+        let facts = prompt.request_facts();
+        (
+            part,
+            facts.chain.prompt_bytes(),
+            facts.chain.len(),
+            facts.max_tokens,
+        )
+    }
+
+    #[test]
+    fn no_spelling_of_a_request_counts_less_than_another_one() {
+        use PromptPart::{Ambiguous, Beginning, Broken, NoPrompt, Unread, Whole};
+        let text = "x".repeat(2000);
+        let nested = format!("{}1{}", "[".repeat(65), "]".repeat(65));
+        let cases = [
+            (
+                Whole,
+                format!(r#"{{"messages":["{text}"],"max_tokens":5}}"#),
+            ),
+            (
+                Whole,
+                format!(r#"{{"prompt":"a","inputs":"{text}","max_tokens":5}}"#),
+            ),
+            (
+                Whole,
+                format!(r#"{{"prompt":"a","Messages":["{text}"],"max_tokens":5}}"#),
+            ),
+            (
+                Whole,
+                format!(r#"{{"messages":null,"prompt":"{text}","max_tokens":5}}"#),
+            ),
+            // Two prompts, in all ways.
+            (
+                Ambiguous,
+                format!(r#"{{"prompt":"a","prompt":"{text}","max_tokens":5}}"#),
+            ),
+            (
+                Ambiguous,
+                format!(r#"{{"prompt":"a","messages":["{text}"],"max_tokens":5}}"#),
+            ),
+            (
+                Ambiguous,
+                format!(r#"{{"input":"a","messages":["{text}"],"max_tokens":5}}"#),
+            ),
+            (
+                Ambiguous,
+                format!(r#"{{"messages":null,"messages":["{text}"],"max_tokens":5}}"#),
+            ),
+            (
+                Ambiguous,
+                format!(r#"{{"system":"a","system":"{text}","prompt":"a","max_tokens":5}}"#),
+            ),
+            (
+                Ambiguous,
+                format!(r#"{{"prompt":"a","mess\u0061ges":["{text}"],"max_tokens":5}}"#),
+            ),
+            (
+                Ambiguous,
+                format!(r#"{{"prompt":"{text}","max_tokens":1,"max_tokens":5}}"#),
+            ),
+            (
+                Ambiguous,
+                format!(r#"{{"prompt":"{text}","model":"a","model":"b"}}"#),
+            ),
+            // The scan breaks within the prompt, behind it, and before it.
+            (
+                Broken,
+                format!(r#"{{"messages":["a",{nested},"{text}"],"max_tokens":5}}"#),
+            ),
+            (
+                Broken,
+                format!(r#"{{"prompt":"a","top_p":NaN,"prompt":"{text}","max_tokens":5}}"#),
+            ),
+            (
+                Broken,
+                format!(r#"{{"prompt":"a","x":{nested},"messages":["{text}"]}}"#),
+            ),
+            (
+                NoPrompt,
+                format!(r#"{{"top_p":Infinity,"prompt":"{text}","max_tokens":5}}"#),
+            ),
+            // Python's JSON takes a mark of the byte order, and UTF-16.
+            (
+                NoPrompt,
+                format!("\u{feff}{{\"prompt\":\"{text}\",\"max_tokens\":5}}"),
+            ),
+            (NoPrompt, format!(r#"{{"inputs":"{text}","max_tokens":5}}"#)),
+            // The body is cut.
+            (Beginning, format!(r#"{{"max_tokens":1,"prompt":"{text}"#)),
+            (Unread, format!(r#"{{"max_tokens":1,"x":"{text}"#)),
+        ];
+        for (expected, body) in &cases {
+            let content = body.as_bytes();
+            let length = content.len() as u64;
+            for framing in [Body::Length(length), Body::Chunked] {
+                let (part, bytes, blocks, max_tokens) = measure(framing, content, true);
+                assert_eq!(part, *expected, "{body}");
+                assert_eq!(bytes, length, "{body}");
+                let has_blocks =
+                    body.starts_with(r#"{"messages":["x"#) || body.contains(r#"null,"prompt""#);
+                assert_eq!(blocks > 0, has_blocks || part == Beginning, "{body}");
+                let is_clear = body.ends_with('}') && matches!(part, Whole | NoPrompt);
+                let is_scanned = body.ends_with("5}")
+                    && !body.contains("Infinity")
+                    && !body.starts_with('\u{feff}');
+                assert_eq!(max_tokens, (is_clear && is_scanned).then_some(5), "{body}");
+            }
+        }
+        let wide: Vec<u8> = text.encode_utf16().flat_map(u16::to_le_bytes).collect();
+        assert_eq!(
+            measure(Body::Chunked, &wide, true),
+            (NoPrompt, 4000, 0, None)
+        );
+        // A compressed body counts for what it may become.
+        let compressed = measure(Body::Chunked, &wide, false);
+        assert_eq!(compressed, (PromptPart::Compressed, 32_000, 0, None));
+    }
+
+    #[test]
+    fn a_body_whose_end_is_kept_back_counts_as_the_longest_one() {
+        let mut prompt = Prompt::new(&key());
+        prompt.begin(Body::Chunked, true);
+        (prompt.is_measured, prompt.max_bytes) = (true, 10_000);
+        assert_eq!(prompt.request_facts().chain.prompt_bytes(), 10_000);
+        prompt.read_bytes(b"d\r\n{\"prompt\":\"a\"\r\n");
+        let chain = prompt.request_facts().chain;
+        assert_eq!((chain.prompt_bytes(), chain.measured_bytes()), (10_000, 0));
+        prompt.read_bytes(&[b"4e20\r\n", &[b' '; 20_000][..], b"\r\n"].concat());
+        assert_eq!(prompt.request_facts().chain.prompt_bytes(), 20_013);
+        // Nobody waits for the end of a call of gRPC.
+        prompt.is_measured = false;
+        assert_eq!(prompt.request_facts().chain.prompt_bytes(), 20_013);
+        // A length that the head says is believed: no more than that comes.
+        prompt.begin(Body::Length(700), true);
+        assert_eq!(prompt.request_facts().chain.prompt_bytes(), 700);
     }
 
     #[test]

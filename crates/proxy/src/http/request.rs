@@ -1,6 +1,7 @@
 //! A request once its head is read: the facts that are needed when the head is gone.
 
 use std::borrow::Cow;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::SystemTime;
 
@@ -84,7 +85,7 @@ pub(super) struct Request {
     /// True if the request is a call of gRPC.
     pub(super) grpc: bool,
     /// Tokens that the request takes from limits, if it counts in some.
-    pub(super) tokens: Option<Box<TokenHold>>,
+    pub(super) tokens: Option<Rc<TokenHold>>,
     /// Models that the request asks for, if it asks for models of several groups.
     pub(super) asked_models: Option<Box<AskedModels>>,
     /// Limit that the request is above, as its client has sent too many.
@@ -286,6 +287,7 @@ impl Request {
             && is_for_engines
         {
             let limit_key = tokens.as_deref().and_then(TokenHold::client_key);
+            prompt.is_measured = true;
             prompt.owner = limit_key.unwrap_or_else(|| prompt::hash_owner(&head.request, client));
         }
         let copies = match given {

@@ -446,7 +446,8 @@ impl Client {
                 engine.mark_full(at.after(FULL_TIME));
             }
             let is_framed = body == Body::Chunked && encoder.is_none() && !delivery.strip_chunks;
-            Box::new(EngineAnswer::new(is_event_stream, is_framed))
+            let answer = EngineAnswer::new(is_event_stream, is_framed);
+            Box::new(answer.of_hold(request.tokens.clone()))
         });
         let down = match encoder {
             Some(encoder) => Flow::new_encoded(out, body, encoder, rest, bounds, answer, memory),

@@ -43,7 +43,7 @@ impl Client {
         }
         if matches!(failure, Failure::Connect(_) | Failure::Status(_)) {
             // A member that was sent nothing did no work that the budget would protect. What has a
-            // status has been paid for.
+            // status has been paid for, or is free.
             return true;
         }
         self.pay_for_retry(self.session.worker.now())
@@ -90,6 +90,7 @@ impl Client {
             let member = group.members().get(index);
             member.is_some_and(|member| member.id != bound.member) && view.is_eligible(index)
         });
-        there_is && self.pay_for_retry(head.at)
+        // Refusing takes an engine no work that the budget would protect.
+        there_is && (is_full || self.pay_for_retry(head.at))
     }
 }

@@ -122,8 +122,8 @@ impl RequestRoute {
 
     /// Returns the limits of each client, if there are any.
     #[inline]
-    pub(crate) fn client_quotas(&self) -> Option<&Quotas> {
-        self.rule.quotas.as_deref()
+    pub(crate) fn client_quotas(&self) -> Option<&Arc<Quotas>> {
+        self.rule.quotas.as_ref()
     }
 
     /// The place of the route in the rule; none is there if it is that of the rest.

@@ -37,6 +37,13 @@ pub(super) async fn serve_stream(
                 && let Io::Stream(stream) = &mut client.stream
             {
                 request.grpc = true;
+                // Messages of a call may wait for answers: nobody waits for the end of the body. Members that speak
+                // HTTP/1.1 take no calls.
+                if request.routed.speaks_http2()
+                    && let Some(prompt) = &mut request.prompt
+                {
+                    prompt.is_measured = false;
+                }
                 stream.set_grpc();
                 if let Some(limit) = grpc::parse_timeout(&head.fields) {
                     client.session.watch.set_total_limit(limit);

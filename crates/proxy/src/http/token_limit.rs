@@ -5,7 +5,9 @@ use evenkeel_inference::group::{AnswerEnd, RequestPlan};
 
 use super::client::Client;
 use super::request::Request;
+use crate::access::End;
 use crate::quota::Over;
+use crate::quota::tokens::TokenEstimate;
 
 impl Client {
     /// Takes the estimated tokens of a request from the limits of its client; returns the limit that has too few left.
@@ -16,12 +18,14 @@ impl Client {
         plan: &RequestPlan<'_>,
         now: Instant,
     ) -> Option<Over> {
-        let hold = request.tokens.as_mut()?;
-        let quotas = request.routed.client_quotas()?;
         let work = plan.request_work();
-        // Floats become the nearest numbers that there are.
-        let tokens = (work.prompt_tokens as u32, work.output_tokens as u32);
-        let over = quotas.hold_tokens(request.routed.route_index(), hold, tokens, now);
+        let estimate = TokenEstimate {
+            // Floats become the nearest numbers that there are.
+            prompt: work.prompt_tokens as u32,
+            output: work.output_tokens as u32,
+            guessed_bytes: plan.guessed_bytes(),
+        };
+        let over = request.tokens.as_ref()?.take(estimate, now);
         if over.is_some() {
             request.tokens = None;
             request.over = over;
@@ -38,18 +42,22 @@ impl Client {
         end: &AnswerEnd,
         now: Instant,
     ) {
-        if let Some(hold) = request.tokens.take()
-            && let Some(quotas) = request.routed.client_quotas()
-        {
-            let used = hold.count_used(status, end);
-            quotas.settle_tokens(request.routed.route_index(), &hold, used, now);
+        if let Some(hold) = request.tokens.take() {
+            let used = hold.count_used(status, end, request.up.body_sent());
+            hold.settle(used, now);
         }
     }
 
-    /// Gives back the tokens of a request that no engine has answered.
+    /// Settles the tokens of a request that no engine has answered. All are given back, unless the client has left an
+    /// engine that had the whole request, and that may have read the prompt and written most of an answer.
     #[cold]
-    pub(super) fn give_tokens_back(&self, request: &mut Request) {
-        let now = self.session.worker.now();
-        self.settle_tokens(request, 0, &AnswerEnd::default(), now);
+    pub(super) fn settle_unanswered(&self, request: &mut Request, end: End) {
+        if let Some(hold) = request.tokens.take() {
+            let used = match end == End::Client && request.up.is_done() {
+                true => hold.count_expected(request.up.body_sent()),
+                false => 0,
+            };
+            hold.settle(used, self.session.worker.now());
+        }
     }
 }

@@ -1,9 +1,13 @@
 //! Limits of tokens of each client of a rule.
 //!
 //! The tokens of a request are known when its answer is over. So an estimate is taken at the beginning, and settled at
-//! the end: clients cannot send many requests at once before the first one counts.
+//! the end: clients cannot send many requests at once before the first one counts. A stream that is longer than
+//! estimated takes more while it flows.
 
+use std::cell::Cell;
 use std::net::IpAddr;
+use std::rc::Rc;
+use std::sync::Arc;
 
 use evenkeel_core::time::Instant;
 use evenkeel_inference::group::AnswerEnd;
@@ -11,29 +15,128 @@ use evenkeel_inference::group::AnswerEnd;
 use super::{Over, Quotas, Requests};
 use crate::message::Request;
 
+/// Tokens that a stream takes at a time, when it is longer than estimated.
+const STEP: u32 = 64;
+
 /// Tokens that a request takes from limits.
 #[derive(Debug)]
 pub(crate) struct TokenHold {
+    quotas: Arc<Quotas>,
+    /// Place of the request's route.
+    route: usize,
     /// Limits, by their places among those of the request, and the keys under which they count the request.
     keys: Box<[(usize, u64)]>,
     /// Tokens of the prompt that are held.
-    prompt: u32,
+    prompt: Cell<u32>,
     /// Tokens of the answer that are held.
-    output: u32,
+    output: Cell<u32>,
+    /// Bytes of the body for which `prompt` stands, if more may have come.
+    guessed_bytes: Cell<Option<u64>>,
+}
+
+/// Estimated tokens of a request.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct TokenEstimate {
+    pub(crate) prompt: u32,
+    pub(crate) output: u32,
+    /// Bytes of the body for which `prompt` stands, if more may come.
+    pub(crate) guessed_bytes: Option<u64>,
 }
 
 impl TokenHold {
-    /// Tokens that the request has used, by the status and the end of its answer. An answer that does not say its tokens
-    /// has used as many as it has events, or as many as were expected if it does not come in events.
-    pub(crate) fn count_used(&self, status: u16, end: &AnswerEnd) -> u32 {
+    /// Takes the estimated tokens of a request from all limits, or, if one of them has too few left, from none. Then the
+    /// limit is returned that has enough again last.
+    pub(crate) fn take(&self, estimate: TokenEstimate, now: Instant) -> Option<Over> {
+        let tokens = estimate.prompt.saturating_add(estimate.output);
+        let over = self.limits().filter_map(|(place, of, key)| {
+            let checked = of.table.check_many(key, tokens, now, &of.rate);
+            Some((checked.err()?, place))
+        });
+        if let Some((wait, place)) = over.max() {
+            return Some(Over::new(wait, place));
+        }
+        for (number, (place, of, key)) in self.limits().enumerate() {
+            if let Err(wait) = of.table.take_many(key, tokens, now, &of.rate) {
+                // Another worker was faster: this one is refused, and so has used nothing.
+                for (_, of, key) in self.limits().take(number) {
+                    of.table.give_back_many(key, tokens, &of.rate);
+                }
+                return Some(Over::new(wait, place));
+            }
+        }
+        self.prompt.set(estimate.prompt);
+        self.output.set(estimate.output);
+        self.guessed_bytes.set(estimate.guessed_bytes);
+        None
+    }
+
+    /// Takes more for a stream that has had this many events, if they are more than the held tokens of the answer.
+    #[inline]
+    pub(crate) fn charge_events(&self, events: u64, now: Instant) {
+        let events = u32::try_from(events).unwrap_or(u32::MAX);
+        if let Some(more @ 1..) = events.checked_sub(self.output.get()) {
+            self.charge_output(more.max(STEP), now);
+        }
+    }
+
+    #[cold]
+    fn charge_output(&self, more: u32, now: Instant) {
+        for (_, of, key) in self.limits() {
+            of.table.charge(key, more, now, &of.rate);
+        }
+        self.output.set(self.output.get().saturating_add(more));
+    }
+
+    /// Counts the tokens that the request has used in place of those that it held.
+    pub(crate) fn settle(&self, used: u32, now: Instant) {
+        let held = self.all_held();
+        for (_, of, key) in self.limits() {
+            match used.checked_sub(held) {
+                Some(0) => {}
+                Some(more) => of.table.charge(key, more, now, &of.rate),
+                None => of.table.give_back_many(key, held - used, &of.rate),
+            }
+        }
+    }
+
+    /// Tokens that the request has used, by the status and the end of its answer, and by the bytes of its body that were
+    /// sent. An answer that does not say its tokens has used as many as it has events, or as many as were expected if it
+    /// does not come in events.
+    pub(crate) fn count_used(&self, status: u16, end: &AnswerEnd, sent_bytes: u64) -> u32 {
         match end.usage {
             _ if status != 200 => 0,
-            Some(usage) => usage.prompt_tokens.saturating_add(usage.output_tokens),
+            Some(usage) => {
+                // A stream that was left has perhaps told of its beginning only.
+                let events = u32::try_from(end.events).unwrap_or(u32::MAX);
+                let output = match end.is_complete {
+                    true => usage.output_tokens,
+                    false => usage.output_tokens.max(events),
+                };
+                usage.prompt_tokens.saturating_add(output)
+            }
             None if end.events > 0 => {
                 let events = u32::try_from(end.events).unwrap_or(u32::MAX);
-                self.prompt.saturating_add(events)
+                self.prompt_sent(sent_bytes).saturating_add(events)
             }
-            None => self.all_held(),
+            None => self.count_expected(sent_bytes),
+        }
+    }
+
+    /// Tokens that a request of which this many bytes were sent is expected to use.
+    pub(crate) fn count_expected(&self, sent_bytes: u64) -> u32 {
+        self.prompt_sent(sent_bytes)
+            .saturating_add(self.output.get())
+    }
+
+    /// Tokens of the prompt, once it is known how long the body is.
+    fn prompt_sent(&self, sent_bytes: u64) -> u32 {
+        let prompt = self.prompt.get();
+        match self.guessed_bytes.get() {
+            Some(guessed @ 1..) if sent_bytes > guessed => {
+                let tokens = u128::from(prompt) * u128::from(sent_bytes) / u128::from(guessed);
+                u32::try_from(tokens).unwrap_or(u32::MAX)
+            }
+            _ => prompt,
         }
     }
 
@@ -44,7 +147,16 @@ impl TokenHold {
     }
 
     fn all_held(&self) -> u32 {
-        self.prompt.saturating_add(self.output)
+        self.prompt.get().saturating_add(self.output.get())
+    }
+
+    /// Limits with their places, and the keys under which they count the request.
+    fn limits(&self) -> impl Iterator<Item = (usize, &Requests, u64)> {
+        let keys = self.keys.iter();
+        keys.filter_map(|&(place, key)| {
+            let limit = self.quotas.limit_at(self.route, place)?;
+            Some((place, limit, key))
+        })
     }
 }
 
@@ -52,11 +164,11 @@ impl Quotas {
     /// Returns what a request for the route at this place takes of limits of tokens; `None` if it counts in none.
     #[cold]
     pub(crate) fn find_token_limits(
-        &self,
+        self: &Arc<Self>,
         client: Option<IpAddr>,
         request: &Request<'_>,
         route: usize,
-    ) -> Option<Box<TokenHold>> {
+    ) -> Option<Rc<TokenHold>> {
         let [of_rule, of_route] = self.request_limits(route);
         let limits = of_rule.iter().chain(of_route).enumerate();
         let limits = limits.filter(|(_, of)| of.limit.tokens.is_some());
@@ -66,65 +178,15 @@ impl Quotas {
         });
         let keys: Box<[_]> = keys.collect();
         (!keys.is_empty()).then(|| {
-            Box::new(TokenHold {
+            Rc::new(TokenHold {
+                quotas: Arc::clone(self),
+                route,
                 keys,
-                prompt: 0,
-                output: 0,
+                prompt: Cell::default(),
+                output: Cell::default(),
+                guessed_bytes: Cell::default(),
             })
         })
-    }
-
-    /// Takes the estimated tokens of a request from all limits, or, if one of them has too few left, from none. Then the
-    /// limit is returned that has enough again last.
-    pub(crate) fn hold_tokens(
-        &self,
-        route: usize,
-        hold: &mut TokenHold,
-        (prompt, output): (u32, u32),
-        now: Instant,
-    ) -> Option<Over> {
-        let tokens = prompt.saturating_add(output);
-        let limits = || self.held_limits(route, hold);
-        let over = limits().filter_map(|(place, of, key)| {
-            let checked = of.table.check_many(key, tokens, now, &of.rate);
-            Some((checked.err()?, place))
-        });
-        if let Some((wait, place)) = over.max() {
-            return Some(Over::new(wait, place));
-        }
-        for (number, (place, of, key)) in limits().enumerate() {
-            if let Err(wait) = of.table.take_many(key, tokens, now, &of.rate) {
-                // Another worker was faster: this one is refused, and so has used nothing.
-                for (_, of, key) in limits().take(number) {
-                    of.table.give_back_many(key, tokens, &of.rate);
-                }
-                return Some(Over::new(wait, place));
-            }
-        }
-        (hold.prompt, hold.output) = (prompt, output);
-        None
-    }
-
-    /// Counts the tokens that a request has used in place of those that it held.
-    pub(crate) fn settle_tokens(&self, route: usize, hold: &TokenHold, used: u32, now: Instant) {
-        let held = hold.all_held();
-        for (_, of, key) in self.held_limits(route, hold) {
-            match used.checked_sub(held) {
-                Some(0) => {}
-                Some(more) => of.table.charge(key, more, now, &of.rate),
-                None => of.table.give_back_many(key, held - used, &of.rate),
-            }
-        }
-    }
-
-    /// Limits with their places, and the keys under which they count the request.
-    fn held_limits<'a>(
-        &'a self,
-        route: usize,
-        hold: &'a TokenHold,
-    ) -> impl Iterator<Item = (usize, &'a Requests, u64)> {
-        let keys = hold.keys.iter();
-        keys.filter_map(move |&(place, key)| Some((place, self.limit_at(route, place)?, key)))
     }
 }
 
@@ -152,7 +214,7 @@ mod tests {
         Quotas::next(&config.rules[0], &Metrics::default(), None).unwrap()
     }
 
-    fn find(quotas: &Quotas, key: &str, route: usize) -> Box<TokenHold> {
+    fn find(quotas: &Arc<Quotas>, key: &str, route: usize) -> Rc<TokenHold> {
         let head = format!("POST / HTTP/1.1\r\nHost: a\r\nX-Key: {key}\r\n\r\n");
         let client = Some("192.0.2.1".parse().unwrap());
         let found = with_request(&head, |request| {
@@ -161,17 +223,22 @@ mod tests {
         found.unwrap()
     }
 
+    fn take(hold: &TokenHold, prompt: u32, output: u32) -> Option<Over> {
+        let estimate = TokenEstimate {
+            prompt,
+            output,
+            guessed_bytes: None,
+        };
+        hold.take(estimate, NOW)
+    }
+
     #[test]
     fn tokens_are_held_settled_and_refused_by_key() {
         let quotas = quotas();
-        let mut first = find(&quotas, "a", usize::MAX);
-        assert_eq!(
-            quotas.hold_tokens(usize::MAX, &mut first, (40, 20), NOW),
-            None
-        );
-        let mut second = find(&quotas, "a", usize::MAX);
-        let over = quotas.hold_tokens(usize::MAX, &mut second, (40, 20), NOW);
-        let over = over.unwrap();
+        let first = find(&quotas, "a", usize::MAX);
+        assert_eq!(take(&first, 40, 20), None);
+        let second = find(&quotas, "a", usize::MAX);
+        let over = take(&second, 40, 20).unwrap();
         assert_eq!(
             &**quotas.limit_label(usize::MAX, over).unwrap(),
             "key",
@@ -179,45 +246,42 @@ mod tests {
         );
         assert_eq!(over.retry_seconds(), 1);
         // Another key has all.
-        let mut other = find(&quotas, "b", usize::MAX);
-        assert_eq!(
-            quotas.hold_tokens(usize::MAX, &mut other, (100, 0), NOW),
-            None
-        );
+        let other = find(&quotas, "b", usize::MAX);
+        assert_eq!(take(&other, 100, 0), None);
         // The first one has used less.
-        quotas.settle_tokens(usize::MAX, &first, 40, NOW);
-        assert_eq!(
-            quotas.hold_tokens(usize::MAX, &mut second, (40, 20), NOW),
-            None
-        );
+        first.settle(40, NOW);
+        assert_eq!(take(&second, 40, 20), None);
         // And the second one more: that is waited for.
-        quotas.settle_tokens(usize::MAX, &second, 360, NOW);
-        let mut third = find(&quotas, "a", usize::MAX);
-        let hold = |third: &mut TokenHold, seconds| {
-            let now = NOW.after(Duration::from_secs(seconds));
-            quotas.hold_tokens(usize::MAX, third, (1, 0), now)
+        second.settle(360, NOW);
+        let third = find(&quotas, "a", usize::MAX);
+        let hold = |seconds| {
+            let estimate = TokenEstimate {
+                prompt: 1,
+                ..TokenEstimate::default()
+            };
+            third.take(estimate, NOW.after(Duration::from_secs(seconds)))
         };
-        assert_eq!(hold(&mut third, 2).unwrap().retry_seconds(), 2);
-        assert_eq!(hold(&mut third, 4), None);
+        assert_eq!(hold(2).unwrap().retry_seconds(), 2);
+        assert_eq!(hold(4), None);
     }
 
     #[test]
     fn a_request_that_one_limit_refuses_has_used_nothing_of_the_other() {
         let quotas = quotas();
         for key in ["a", "b", "c"] {
-            let mut hold = find(&quotas, key, 0);
+            let hold = find(&quotas, key, 0);
             assert_eq!(hold.keys.len(), 2);
             // More than the key has at once, which is possible if it has used nothing.
-            assert_eq!(quotas.hold_tokens(0, &mut hold, (300, 0), NOW), None);
-            let mut again = find(&quotas, key, 0);
-            let over = quotas.hold_tokens(0, &mut again, (1, 0), NOW).unwrap();
+            assert_eq!(take(&hold, 300, 0), None);
+            let again = find(&quotas, key, 0);
+            let over = take(&again, 1, 0).unwrap();
             assert_eq!(&**quotas.limit_label(0, over).unwrap(), "key");
         }
         // 100 are left of the sum.
-        let mut hold = find(&quotas, "d", 0);
-        let over = quotas.hold_tokens(0, &mut hold, (50, 51), NOW).unwrap();
+        let hold = find(&quotas, "d", 0);
+        let over = take(&hold, 50, 51).unwrap();
         assert!(quotas.limit_label(0, over).unwrap().ends_with("/1"));
-        assert_eq!(quotas.hold_tokens(0, &mut hold, (50, 50), NOW), None);
+        assert_eq!(take(&hold, 50, 50), None);
     }
 
     #[test]
@@ -231,32 +295,49 @@ mod tests {
             over.is_none()
         });
         assert_eq!(taken.count(), 2);
-        let mut hold = find(&quotas, "a", usize::MAX);
-        assert_eq!(
-            quotas.hold_tokens(usize::MAX, &mut hold, (100, 0), NOW),
-            None
-        );
+        assert_eq!(take(&find(&quotas, "a", usize::MAX), 100, 0), None);
     }
 
     #[test]
     fn the_largest_numbers_do_no_harm() {
         let quotas = quotas();
-        let mut hold = find(&quotas, "a", 0);
-        let all = (u32::MAX, u32::MAX);
-        assert_eq!(quotas.hold_tokens(0, &mut hold, all, NOW), None);
-        quotas.settle_tokens(0, &hold, 0, NOW);
-        assert_eq!(quotas.hold_tokens(0, &mut hold, (1, 1), NOW), None);
-        quotas.settle_tokens(0, &hold, u32::MAX, NOW);
-        assert!(quotas.hold_tokens(0, &mut hold, (1, 1), NOW).is_some());
+        let hold = find(&quotas, "a", 0);
+        assert_eq!(take(&hold, u32::MAX, u32::MAX), None);
+        hold.charge_events(u64::MAX, NOW);
+        hold.settle(0, NOW);
+        assert_eq!(take(&hold, 1, 1), None);
+        hold.charge_events(u64::MAX, NOW);
+        hold.settle(u32::MAX, NOW);
+        assert!(take(&hold, 1, 1).is_some());
+    }
+
+    #[test]
+    fn a_stream_that_goes_on_takes_more_while_it_flows() {
+        let quotas = quotas();
+        let stream = find(&quotas, "a", usize::MAX);
+        assert_eq!(take(&stream, 10, 20), None);
+        let most_left = || {
+            let other = find(&quotas, "a", usize::MAX);
+            let mut tokens = (0..=100).rev();
+            let most = tokens.find(|tokens| take(&other, *tokens, 0).is_none());
+            other.settle(0, NOW);
+            most
+        };
+        // The estimate is enough for 20 events, and each further step for 64.
+        for (events, left) in [(20, Some(70)), (21, Some(6)), (84, Some(6)), (85, None)] {
+            stream.charge_events(events, NOW);
+            assert_eq!(most_left(), left, "{events}");
+        }
+        // At the end what was used counts.
+        stream.settle(96, NOW);
+        assert_eq!(most_left(), Some(4));
     }
 
     #[test]
     fn used_tokens_are_those_that_the_engine_says_or_events() {
-        let hold = TokenHold {
-            keys: Box::default(),
-            prompt: 100,
-            output: 200,
-        };
+        let quotas = quotas();
+        let hold = find(&quotas, "a", usize::MAX);
+        assert_eq!(take(&hold, 100, 200), None);
         let end = |usage, events| AnswerEnd {
             usage,
             events,
@@ -267,10 +348,18 @@ mod tests {
             cached_tokens: Some(80),
             output_tokens: 7,
         };
-        assert_eq!(hold.count_used(200, &end(Some(usage), 3)), 97);
-        assert_eq!(hold.count_used(200, &end(None, 3)), 103);
-        assert_eq!(hold.count_used(200, &end(None, u64::MAX)), u32::MAX);
-        assert_eq!(hold.count_used(200, &end(None, 0)), 300);
-        assert_eq!(hold.count_used(503, &end(None, 0)), 0);
+        assert_eq!(hold.count_used(200, &end(Some(usage), 3), 400), 97);
+        assert_eq!(hold.count_used(200, &end(None, 3), 400), 103);
+        assert_eq!(hold.count_used(200, &end(None, u64::MAX), 400), u32::MAX);
+        assert_eq!(hold.count_used(200, &end(None, 0), 400), 300);
+        assert_eq!(hold.count_used(503, &end(None, 0), 400), 0);
+        // The body was longer than was guessed.
+        hold.guessed_bytes.set(Some(400));
+        assert_eq!(hold.count_used(200, &end(None, 3), 400), 103);
+        assert_eq!(hold.count_used(200, &end(None, 3), 1000), 253);
+        assert_eq!(hold.count_expected(1000), 450);
+        assert_eq!(hold.count_expected(u64::MAX), u32::MAX);
+        hold.guessed_bytes.set(Some(0));
+        assert_eq!(hold.count_expected(1000), 300);
     }
 }

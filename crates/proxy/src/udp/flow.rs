@@ -18,7 +18,7 @@ use evenkeel_manager::config::{UdpOptions, UdpSession};
 use evenkeel_manager::snapshot::{RuleSnapshot, Target};
 use evenkeel_wire::quic::{ConnectionId, Header, MIN_ID};
 
-use super::client_sessions::{ListedSession, SessionKey};
+use super::client_sessions::{IdKey, ListedId, ListedSession, SessionKey, simplify};
 use super::connection_ids::MAX_IDS;
 use super::reach::{Attempts, reach_member, watch_socket};
 use super::segments::{BATCH, Destination, Segments, Way, send_all};
@@ -119,8 +119,9 @@ pub(crate) struct Flow {
     /// State of the member and its group, which say when the session leaves.
     member: RefCell<Option<(Arc<Slot>, Arc<GroupState>)>>,
     member_id: Cell<Option<MemberId>>,
-    /// Connection ids of QUIC that the session has in the table.
-    ids: RefCell<Vec<ConnectionId>>,
+    member_address: Cell<Option<SocketAddr>>,
+    /// Connection ids of QUIC that the session has in the table, with their entries in the list of the process's sessions.
+    ids: RefCell<Vec<(ConnectionId, ListedId)>>,
     /// First bytes of the last connection id that the table was asked about.
     checked: Cell<Option<[u8; MIN_ID]>>,
     bytes_received: Cell<u64>,
@@ -217,7 +218,7 @@ impl Flow {
     }
 
     /// Enters connection ids that the member has chosen into the table.
-    fn learn_ids(&self, answers: &Batch) {
+    fn learn_ids(&self, listener: &ListenerState, answers: &Batch) {
         for datagram in answers.segments().flat_map(Segments::iter) {
             // A packet of Version Negotiation repeats an id of the client.
             if let Some(Header::Long {
@@ -227,19 +228,24 @@ impl Flow {
             }) = Header::read(datagram)
                 && let Some(id) = ConnectionId::new(source)
             {
-                self.add_id(id);
+                self.add_id(listener, id);
             }
         }
     }
 
-    fn add_id(&self, id: ConnectionId) {
+    fn add_id(&self, listener: &ListenerState, id: ConnectionId) {
         let mut ids = self.ids.borrow_mut();
-        let (Some(member), false) = (self.member_id.get(), ids.contains(&id)) else {
+        let has_room = ids.len() < MAX_IDS && ids.iter().all(|(known, _)| *known != id);
+        let member = self.member_id.get().zip(self.member_address.get());
+        let Some((member, address)) = member.filter(|_| has_room) else {
             return;
         };
-        let table = &self.session.service.shared.connection_ids;
-        if ids.len() < MAX_IDS && table.add_session(id, member) {
-            ids.push(id);
+        let shared = &self.session.service.shared;
+        let listener = listener.address;
+        let key = IdKey::new(id, listener);
+        let is_free = !shared.client_sessions.has_other_owner(&key, address);
+        if is_free && shared.connection_ids.add_session(id, member) {
+            ids.push((id, shared.client_sessions.add_id(key, address)));
         }
     }
 
@@ -248,7 +254,7 @@ impl Flow {
         self.ids
             .take()
             .into_iter()
-            .for_each(|id| table.remove_session(id));
+            .for_each(|(id, _)| table.remove_session(id));
     }
 
     /// Ends the session when its last answer is there, or is late.
@@ -311,7 +317,7 @@ impl Flow {
                 Poll::Ready(Ok(())) => {}
             }
             if self.options.session == UdpSession::Quic {
-                self.learn_ids(&answers);
+                self.learn_ids(listener, &answers);
             }
             self.send_answers(listener, &answers);
             if !self.answered.replace(true) {
@@ -373,8 +379,9 @@ pub(crate) fn begin_session(
         return metrics.udp_dropped_refused.add(1);
     }
     let known = match options.session {
-        UdpSession::Quic => Header::read(bytes)
-            .and_then(|header| session.service.shared.connection_ids.find_member(&header)),
+        UdpSession::Quic => {
+            Header::read(bytes).and_then(|header| find_by_id(&session, listener, target, &header))
+        }
         UdpSession::Client | UdpSession::Datagram => None,
     };
     let mut attempts = Attempts {
@@ -402,6 +409,7 @@ pub(crate) fn begin_session(
                 socket: RefCell::new(Rc::new(socket)),
                 member: RefCell::default(),
                 member_id: Cell::new(Some(bound.member)),
+                member_address: Cell::new(bound.address.socket()),
                 ids: RefCell::default(),
                 checked: Cell::new(
                     Header::read(bytes).and_then(|header| header.destination_prefix()),
@@ -421,7 +429,7 @@ pub(crate) fn begin_session(
             if let Some((id, member)) = known
                 && member == bound.member
             {
-                flow.add_id(id);
+                flow.add_id(listener, id);
             }
             if is_message {
                 let now = flow.session.worker.now();
@@ -442,6 +450,26 @@ pub(crate) fn begin_session(
             metrics.udp_dropped_refused.add(1);
         }
     }
+}
+
+/// Finds the member that has chosen the connection id in a client's header: an id of the rule's sessions, of the process before,
+/// or of the kernel.
+fn find_by_id(
+    session: &Session,
+    listener: &ListenerState,
+    target: &Target,
+    header: &Header<'_>,
+) -> Option<(ConnectionId, MemberId)> {
+    let shared = &session.service.shared;
+    shared.connection_ids.find_member(header).or_else(|| {
+        let (id, address) = shared
+            .client_sessions
+            .find_member(listener.address, header)?;
+        let group = target.group.current.load();
+        let mut members = group.members().iter();
+        let found = members.find(|one| one.address.socket().map(simplify) == Some(address));
+        found.map(|member| (id, member.id))
+    })
 }
 
 /// Lists a session of a client at a single address, which the kernel is to leave to the process.
@@ -555,6 +583,7 @@ fn watch_member(flow: &Flow, target: &Target, bound: &BoundRequest) {
     let slot = slot.map(|member| (Arc::clone(&member.slot), Arc::clone(group.state())));
     flow.member.replace(slot);
     flow.member_id.set(Some(bound.member));
+    flow.member_address.set(bound.address.socket());
     let jitter = session.worker.rng.borrow_mut().f32();
     session.watch.tie_to_member(bound.member, jitter);
     match flow.options.expect_answer || flow.leaves.get() {

@@ -85,7 +85,7 @@ fn load_reports_in_responses_are_taken_in_and_kept_from_clients() {
     // What the client sees, the load that the member has then, and what was counted.
     let ask = |orca: Option<Orca>, paths: &[usize]| {
         let sources = Sources {
-            orca,
+            orca: orca.map(Arc::new),
             ..Sources::default()
         };
         let bed = Bed::with_sources(Http, &[address], sources);
@@ -160,7 +160,7 @@ fn fronts_d6_load_reports_in_trailers_are_taken_in_and_kept_from_clients() {
             ..Orca::default()
         };
         let sources = Sources {
-            orca: Some(orca),
+            orca: Some(orca.into()),
             ..Sources::default()
         };
         let bed = Bed::with_sources(Http, &[address], sources);
@@ -198,10 +198,10 @@ fn fronts_d6_members_are_asked_for_reports_where_that_is_wanted() {
         (None, "Endpoint-Load-Metrics-Format: JSON"),
     ] {
         let sources = Sources {
-            orca: Some(Orca {
+            orca: Some(Arc::new(Orca {
                 request_format: format.map(str::to_owned),
                 ..Orca::default()
-            }),
+            })),
             ..Sources::default()
         };
         let bed = Bed::with_sources(Http, &[address], sources);

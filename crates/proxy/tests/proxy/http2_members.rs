@@ -611,7 +611,7 @@ fn statuses_and_load_reports_in_trailers_count() {
         out.send_trailers(trailers).unwrap();
     });
     let sources = Sources {
-        orca: Some(Orca::default()),
+        orca: Some(Orca::default().into()),
         ..Sources::default()
     };
     let mut bed = Bed::with_sources(Http, &[address], sources);

@@ -123,7 +123,8 @@ impl EngineWorld<'_> {
             };
             match found {
                 Some(Ok(())) => {
-                    waiting.place.leave_served(now);
+                    let charge = waiting.place.leave_served(now);
+                    self.set_charge(job, charge);
                     continue;
                 }
                 // If no engine may be used, one may be back later.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use evenkeel_core::engine_work::EngineWork;
+use evenkeel_core::engines::ShareCharge;
 use evenkeel_core::group::{Group, Outcome, PickError, Request, Ticket};
 use evenkeel_core::latency::Remainder;
 use evenkeel_inference::group::{AnswerEnd, RequestFacts};
@@ -366,6 +367,13 @@ impl<'a> EngineWorld<'a> {
         Ok(())
     }
 
+    /// Sets the tokens that a request has taken from the share of its key.
+    pub(super) fn set_charge(&mut self, id: usize, charge: Option<ShareCharge>) {
+        if let Some(engine) = self.jobs[id].ticket.as_mut().and_then(Ticket::engine_mut) {
+            engine.set_charge(charge);
+        }
+    }
+
     fn deliver(&mut self, id: usize) {
         let Job {
             engine, request, ..
@@ -460,6 +468,11 @@ impl<'a> EngineWorld<'a> {
                     events: u64::from(of.output_tokens),
                     is_complete: true,
                 };
+                if let Some((charge, tokens)) = engine.count_share(&end)
+                    && let Some(handle) = &self.balancers[job.balancer].handle
+                {
+                    handle.queue.correct_charge(&charge, tokens);
+                }
                 engine.finish(&end, now);
             }
             ticket.finish(Outcome::Success, now);

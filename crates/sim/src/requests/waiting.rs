@@ -137,7 +137,9 @@ impl Simulation<'_> {
                 Some(QueueInstruction::Refused) | None => None,
             };
             match found {
-                Some(Ok(())) => waiting.place.leave_served(now),
+                Some(Ok(())) => {
+                    waiting.place.leave_served(now);
+                }
                 Some(Err(PickError::NoneEligible)) => self.give_up(job),
                 stays => {
                     if let Some(Err(error)) = stays

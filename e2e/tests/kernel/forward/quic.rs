@@ -118,3 +118,68 @@ fn s41_clients_of_quic_stay_with_their_member_when_their_address_changes() {
         }
     }
 }
+
+fn check_clients_of_quic_change_between_kernel_and_proxy(family: Family, path: &str) {
+    let Some(machines) = Machines::new(family) else {
+        return;
+    };
+    machines.add_client_address();
+    let Some(_first) = machines.start_quic_server("a", 2) else {
+        return;
+    };
+    let _second = machines.start_quic_server("b", 3).unwrap();
+    let config = |forward: &str| {
+        let path = match forward {
+            "kernel" => format!("return_path = \"{path}\"\n"),
+            _ => String::new(),
+        };
+        let more = format!(
+            "{path}strategy = \"round_robin\"\nidle_timeout = \"600s\"\nudp = {{ session = \"quic\" }}"
+        );
+        let config = machines.write_config(forward, &[2, 3], &more);
+        config.replace("protocol = \"tcp\"", "protocol = \"udp\"")
+    };
+    let command = machines.pair.front.command(evenkeel_binary());
+    let Some(balancer) = machines.start_balancer_by(command, &config("kernel")) else {
+        return;
+    };
+    assert_eq!(machines.state(&balancer), "kernel");
+    let begin = || {
+        let mut client = machines.start_quic_client();
+        let first = client.tell("ask x");
+        (client, first)
+    };
+    let mut clients: Vec<_> = (0..4).map(|_| begin()).collect();
+    let of_first = clients.iter().filter(|(_, first)| first == "a x").count();
+    assert_eq!(of_first, 2, "turns");
+    // First the proxy has no session of these clients, and asks the kernel for their ids. Then clients of the proxy come to the
+    // kernel with addresses that nobody knows.
+    for forward in ["proxy", "kernel", "proxy", "kernel"] {
+        let front = &machines.pair.front;
+        front.run_inside(|| balancer.reconfigure(&config(forward)));
+        wait_until("the rule is where it is to be", || {
+            let status = machines.admin_json(&balancer, "/v1/status");
+            let state = status["rules"][0]["forward"].as_str();
+            state == (forward == "kernel").then_some("kernel")
+        });
+        for (client, first) in &mut clients {
+            assert_eq!(client.tell("ask x"), *first, "{forward}");
+        }
+        // Clients whose ids only the proxy knows, or only the kernel, when the rule changes.
+        clients.extend((0..2).map(|_| begin()));
+        for (client, first) in &mut clients {
+            move_client(client, family, first);
+            assert_eq!(client.tell("bytes 300000"), "300000");
+        }
+    }
+    wait_until("the sessions of new addresses are counted", || {
+        machines.count_packets(&balancer, "by_connection_id") >= 24
+    });
+}
+
+#[test]
+fn s41_clients_of_quic_stay_with_their_member_when_the_rule_changes_between_kernel_and_proxy() {
+    for (family, path) in [(Family::V4, "nat"), (Family::V6, "route")] {
+        check_clients_of_quic_change_between_kernel_and_proxy(family, path);
+    }
+}

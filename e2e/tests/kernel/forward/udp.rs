@@ -15,15 +15,15 @@ const RETURN_PATHS: [&str; 2] = ["route", "nat"];
 
 /// Answer of a member.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Answer {
+pub(in super::super) struct Answer {
     /// Last byte of the member's address.
-    pub(super) last: u8,
+    pub(in super::super) last: u8,
     /// Sender as the member sees it.
-    pub(super) seen: SocketAddr,
+    pub(in super::super) seen: SocketAddr,
 }
 
 /// Asks for an echo of this many bytes; an error if an ICMP error comes back.
-pub(super) fn ask(socket: &UdpSocket, length: usize) -> Result<Answer, ErrorKind> {
+pub(in super::super) fn ask(socket: &UdpSocket, length: usize) -> Result<Answer, ErrorKind> {
     let mut rng = fastrand::Rng::with_seed(length as u64);
     let sent: Vec<u8> = (0..length).map(|_| rng.u8(..)).collect();
     let mut space = vec![0; 1 << 16];
@@ -65,12 +65,12 @@ pub(super) fn answer_datagrams(socket: UdpSocket, last: u8) {
 
 impl Machines {
     /// Configuration of a UDP rule.
-    fn write_udp_config(&self, forward: &str, members: &[u8], more: &str) -> String {
+    pub(super) fn write_udp_config(&self, forward: &str, members: &[u8], more: &str) -> String {
         let config = self.write_config(forward, members, more);
         config.replace("protocol = \"tcp\"", "protocol = \"udp\"")
     }
 
-    pub(super) fn start_udp_balancer(
+    pub(in super::super) fn start_udp_balancer(
         &self,
         forward: &str,
         members: &[u8],
@@ -82,14 +82,14 @@ impl Machines {
     }
 
     /// A member that sends each datagram back, behind a line with its number and the sender as the member sees it.
-    pub(super) fn start_udp_member(&self, last: u8) {
+    pub(in super::super) fn start_udp_member(&self, last: u8) {
         let at = self.family.member(last);
         let socket = self.pair.back.run_inside(|| UdpSocket::bind(at).unwrap());
         answer_datagrams(socket, last);
     }
 
     /// A client of the rule with a separate port.
-    pub(super) fn open_client(&self) -> UdpSocket {
+    pub(in super::super) fn open_client(&self) -> UdpSocket {
         let at = SocketAddr::new(self.family.client(), 0);
         let socket = self.clients.run_inside(|| UdpSocket::bind(at).unwrap());
         socket.connect(self.family.rule()).unwrap();

@@ -3,6 +3,11 @@
 {{- .Release.Name | trunc 53 | trimSuffix "-" -}}
 {{- end -}}
 
+{{/* Name of the IngressClass. */}}
+{{- define "evenkeel.ingressClass" -}}
+{{- .Values.ingress.class | default (include "evenkeel.name" .) -}}
+{{- end -}}
+
 {{/* Labels that select the pods. */}}
 {{- define "evenkeel.labels" -}}
 app.kubernetes.io/name: evenkeel

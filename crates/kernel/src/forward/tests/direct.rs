@@ -4,6 +4,7 @@ use std::process::Command;
 
 use super::packets::*;
 use super::*;
+use crate::netlink::{Route, find_route};
 
 /// Lets the program begin connections with direct answers.
 pub(super) fn serve_direct(forwarder: &Forwarder, members: &[SocketAddr], retries: u32) {
@@ -257,13 +258,19 @@ fn s41_the_proxy_serves_direct_rules_with_members_behind_a_router() {
         assert_eq!(try_send(scene.forwarder, scene.interface, &syn), None);
         assert_eq!(read_outcome(scene.forwarder, "proxied_remote"), before + 1);
         assert_eq!(list_connections(scene.forwarder), []);
-        let router = crate::netlink::find_router(member.ip()).unwrap();
-        assert_eq!(
-            router,
-            Some(scene.family.address("10.77.0.5:0", "[fd77::5]:0").ip())
-        );
-        let near = crate::netlink::find_router(scene.family.member(9).ip());
-        assert_eq!(near.unwrap(), None);
+        // The routes as the balancer sees them.
+        let near = Route {
+            router: None,
+            interface: Some(scene.interface),
+            source: Some(scene.family.address("10.77.0.1:0", "[fd77::1]:0").ip()),
+        };
+        let far = Route {
+            router: Some(scene.family.address("10.77.0.5:0", "[fd77::5]:0").ip()),
+            ..near
+        };
+        let find = |member: SocketAddr| find_route(member.ip()).unwrap();
+        assert_eq!(find(member), far);
+        assert_eq!(find(scene.family.member(9)), near);
     });
 }
 

@@ -12,12 +12,12 @@ fn find_router(family: Family) -> IpAddr {
 
 /// Message of ICMP that quotes the first bytes of a packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Message {
-    from: IpAddr,
-    to: IpAddr,
+pub(super) struct Message {
+    pub(super) from: IpAddr,
+    pub(super) to: IpAddr,
     /// Type, code, and the number behind the checksum.
-    head: (u8, u8, u32),
-    quoted: Segment,
+    pub(super) head: (u8, u8, u32),
+    pub(super) quoted: Segment,
 }
 
 impl Message {
@@ -36,7 +36,7 @@ impl Message {
         }
     }
 
-    fn write(&self) -> Vec<u8> {
+    pub(super) fn write(&self) -> Vec<u8> {
         let (kind, code, number) = self.head;
         let mut icmp = vec![kind, code, 0, 0];
         icmp.extend(number.to_be_bytes());

@@ -1,4 +1,4 @@
-//! Groups with members of both families, and headers of IPv6 that the program leaves to the system.
+//! Groups with members of both families, and headers of IP that the program leaves to the system.
 
 use super::packets::*;
 use super::*;
@@ -85,6 +85,53 @@ fn extension_headers_and_fragments_pass_to_the_system() {
             frame[at..at + 16].copy_from_slice(&layout::write_address(address)[..16]);
         }
         assert_eq!(send_frame(forwarder, interface, &frame), None);
+        assert_eq!(list_connections(forwarder).len(), 1);
+    });
+}
+
+/// Gives the header of IPv4 these options, and the field of fragments this value.
+fn change_header(frame: &[u8], options: &[u8], fragment: u16) -> Vec<u8> {
+    let mut out = [&frame[..34], options, &frame[34..]].concat();
+    out[14] = 0x45 + (options.len() / 4) as u8;
+    let length = (out.len() - 14) as u16;
+    out[16..18].copy_from_slice(&length.to_be_bytes());
+    out[20..22].copy_from_slice(&fragment.to_be_bytes());
+    out[24..26].fill(0);
+    let sum = sum_words([&out[14..34 + options.len()]]).to_be_bytes();
+    out[24..26].copy_from_slice(&sum);
+    out
+}
+
+#[test]
+fn s41_options_and_fragments_of_ipv4_pass_to_the_system() {
+    run_beside_routes(|forwarder, interface| {
+        let family = Family::V4;
+        serve_members(forwarder, &[family.member(2)], 2);
+        let mut packet = Segment::new(family.client(5000), family.listener(), SYN);
+        // Nothing, the route as it is recorded, a route of the sender's, an alert to routers.
+        let options: [&[u8]; 4] = [
+            &[1, 1, 1, 0],
+            &[7, 7, 4, 0, 0, 0, 0, 0],
+            &[131, 7, 4, 10, 0, 0, 1, 0],
+            &[148, 4, 0, 0],
+        ];
+        // The first fragment, a later one, the last one; the first one of a packet that must stay whole.
+        let fragments = [0x2000, 0x2001, 0x0001, 0x6000];
+        let mut count = 0;
+        // Without a connection, and of one.
+        for _ in 0..2 {
+            let frame = packet.write();
+            let with_options = options.map(|options| change_header(&frame, options, 0x4000));
+            let in_fragments = fragments.map(|fragment| change_header(&frame, &[], fragment));
+            for frame in with_options.into_iter().chain(in_fragments) {
+                assert_eq!(send_frame(forwarder, interface, &frame), None);
+                count += 1;
+                assert_eq!(read_outcome(forwarder, "odd"), count);
+            }
+            let whole = change_header(&frame, &[], 0x4000);
+            assert!(send_frame(forwarder, interface, &whole).is_some());
+            packet.flags = ACK;
+        }
         assert_eq!(list_connections(forwarder).len(), 1);
     });
 }

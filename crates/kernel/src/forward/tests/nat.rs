@@ -314,3 +314,99 @@ fn s41_ports_are_found_behind_many_in_use() {
         }
     });
 }
+
+/// Reads the entry of a client.
+fn find_connection(object: &Object, client: SocketAddr) -> Option<Connection> {
+    let key = layout::write_address(client);
+    let map = find_map(object, "evk_connections").unwrap();
+    let value = map.lookup(&key, MapFlags::ANY).unwrap()?;
+    Some(Connection::read(&key, &value))
+}
+
+/// Writes the time of a client's SYN, which is 0 while somebody deletes the entry.
+fn set_began(object: &Object, client: SocketAddr, began_ns: u64) {
+    let key = layout::write_address(client);
+    let map = find_map(object, "evk_connections").unwrap();
+    let mut value = map.lookup(&key, MapFlags::ANY).unwrap().unwrap();
+    value[..8].copy_from_slice(&began_ns.to_ne_bytes());
+    map.update(&key, &value, MapFlags::EXIST).unwrap();
+}
+
+/// A client's SYN, and the RST that ends the connection.
+fn write_ends(family: Family) -> [Segment; 2] {
+    let syn = write_syn(family, 5000);
+    let reset = Segment {
+        sequence: syn.sequence + 1,
+        flags: RST,
+        options: Vec::new(),
+        ..syn.clone()
+    };
+    [syn, reset]
+}
+
+#[test]
+fn s41_an_entry_that_another_cpu_deletes_is_left_alone() {
+    run_beside_routes(|forwarder, interface| {
+        let family = Family::V6;
+        serve_with_nat(forwarder, &[family.member(2)], 0);
+        let [syn, reset] = write_ends(family);
+        send(forwarder, interface, &syn);
+        send(forwarder, interface, &reset);
+        let connection = find_connection(&forwarder.object, syn.from).unwrap();
+        set_began(&forwarder.object, syn.from, 0);
+        assert!(!forwarder.remove_connection(&connection).unwrap());
+        assert_eq!(try_send(forwarder, interface, &syn), None);
+        assert_eq!(read_outcome(forwarder, "proxied_table"), 1);
+        assert_eq!(
+            (list_connections(forwarder).len(), count_pairs(forwarder)),
+            (1, 1)
+        );
+        set_began(&forwarder.object, syn.from, connection.began_ns);
+        send(forwarder, interface, &syn);
+        let next = find_connection(&forwarder.object, syn.from).unwrap();
+        assert_ne!(next.began_ns, connection.began_ns);
+        assert!(forwarder.remove_connection(&next).unwrap());
+        assert_eq!(
+            (list_connections(forwarder).len(), count_pairs(forwarder)),
+            (0, 0)
+        );
+        assert_eq!(forwarder.read_counts(0).unwrap().in_flight, 0);
+    });
+}
+
+#[test]
+fn s41_removals_beside_packets_of_the_same_client_lose_no_entry_and_no_port() {
+    run_beside_routes(|forwarder, interface| {
+        let family = Family::V4;
+        serve_with_nat(forwarder, &[family.member(2)], 0);
+        let [syn, reset] = write_ends(family);
+        let frames = [syn.write(), reset.write()];
+        let object = &forwarder.object;
+        std::thread::scope(|scope| {
+            let client = scope.spawn(|| {
+                for frame in frames.iter().cycle().take(20_000) {
+                    let mut context = [0; 44];
+                    context[36..40].copy_from_slice(&interface.to_ne_bytes());
+                    let input = ProgramInput {
+                        context_in: Some(&mut context),
+                        data_in: Some(frame),
+                        ..ProgramInput::default()
+                    };
+                    let program = bpf::find_program_mut(object, "evk_forward").unwrap();
+                    program.test_run(input).unwrap();
+                }
+            });
+            while !client.is_finished() {
+                if let Some(connection) = find_connection(object, syn.from) {
+                    forwarder.remove_connection(&connection).unwrap();
+                }
+            }
+        });
+        for connection in list_connections(forwarder) {
+            assert!(forwarder.remove_connection(&connection).unwrap());
+        }
+        assert_eq!(forwarder.read_counts(0).unwrap().in_flight, 0);
+        assert_eq!(count_pairs(forwarder), 0);
+        assert!(forwarder.read_counts(0).unwrap().picks > 1000);
+    });
+}

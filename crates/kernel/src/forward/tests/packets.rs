@@ -7,7 +7,7 @@ use std::thread;
 use super::*;
 
 /// Answer of the program that sends a packet on.
-const REDIRECT: u32 = 7;
+pub(super) const REDIRECT: u32 = 7;
 
 pub(super) const FIN: u8 = 1;
 pub(super) const SYN: u8 = 2;

@@ -44,6 +44,21 @@ fn add_other_filter(forwarder: &Forwarder, interface: u32) {
     hook.priority(OTHER).attach().unwrap();
 }
 
+/// Puts the program on interfaces, of which the kernel refuses none. Returns the states.
+fn attach(forwarder: &mut Forwarder, interfaces: &BTreeSet<u32>) -> InterfaceStates {
+    let (states, attached) = forwarder.attach(interfaces);
+    attached.unwrap();
+    states.clone()
+}
+
+fn run_tc(words: &str, more: &[&str]) {
+    let status = Command::new("tc")
+        .args(words.split(' '))
+        .args(more)
+        .status();
+    assert!(status.unwrap().success(), "tc {words}");
+}
+
 #[test]
 fn s41_the_program_is_at_tcx_in_the_place_of_a_process_before() {
     run_beside_routes(|forwarder, interface| {
@@ -57,15 +72,15 @@ fn s41_the_program_is_at_tcx_in_the_place_of_a_process_before() {
         assert_eq!(priorities(), [place.priority()]);
         drop(before);
         let mut first = open();
-        let states = first.attach(&interfaces).unwrap();
-        assert_eq!(states, &BTreeMap::from([(interface, None)]));
+        let states = attach(&mut first, &interfaces);
+        assert_eq!(states, BTreeMap::from([(interface, InterfaceState::Tcx)]));
         assert!(priorities().is_empty());
         let old = tcx::list_own(interface);
         assert_eq!(layouts(here, interface), [LAYOUT + 3]);
         drop(first);
         assert_eq!(tcx::list_own(interface), old, "without a process");
         let mut second = open();
-        second.attach(&interfaces).unwrap();
+        attach(&mut second, &interfaces);
         let new = tcx::list_own(interface);
         assert_eq!(layouts(here, interface), [LAYOUT + 3]);
         assert_ne!(new, old);
@@ -82,9 +97,9 @@ fn s41_filters_of_others_keep_their_place_before_the_program() {
         let place = Place::new(here.root.clone(), LAYOUT + 3, here.namespace);
         add_other_filter(forwarder, interface);
         let mut with_filter = Forwarder::open(place.clone(), MEMORY).unwrap();
-        let states = with_filter.attach(&BTreeSet::from([interface])).unwrap();
-        let reason = TcReason::OtherFilter(OTHER);
-        assert_eq!(states, &BTreeMap::from([(interface, Some(reason))]));
+        let states = attach(&mut with_filter, &BTreeSet::from([interface]));
+        let state = InterfaceState::Tc(TcReason::OtherFilter(OTHER));
+        assert_eq!(states, BTreeMap::from([(interface, state)]));
         assert!(tcx::list_own(interface).is_empty());
         assert_eq!(priorities(), [place.priority()]);
         with_filter.detach().unwrap();
@@ -105,11 +120,45 @@ fn s41_an_interface_that_is_gone_leaves_the_others_alone() {
             .filter(|one| *one == interface || find_interface_name(*one).is_none())
             .collect();
         assert!(listed.len() > 1);
-        let states = opened.attach(&listed).unwrap();
-        assert_eq!(states, &BTreeMap::from([(interface, None)]));
+        let states = attach(&mut opened, &listed);
+        assert_eq!(states, BTreeMap::from([(interface, InterfaceState::Tcx)]));
         let (states, attached) = opened.attach_xdp(&["evk0".to_owned()]);
         attached.unwrap();
         assert!(states.contains_key("evk0"));
+        opened.detach().unwrap();
+    });
+}
+
+#[test]
+fn s41_an_interface_that_takes_no_program_leaves_the_others_alone() {
+    run_beside_routes(|forwarder, interface| {
+        let here = &forwarder.place;
+        let place = Place::new(here.root.clone(), LAYOUT + 3, here.namespace);
+        // A filter that is to see packets first, and one of another protocol in the place of the program.
+        run_tc("qdisc add dev evk1 clsact", &[]);
+        for priority in [OTHER, place.priority()] {
+            let words = format!("filter add dev evk1 ingress pref {priority} protocol ip");
+            run_tc(&words, &["bpf", "bytecode", "1,6 0 0 0"]);
+        }
+        let other = nix::net::if_::if_nametoindex("evk1").unwrap();
+        let both = BTreeSet::from([interface, other]);
+        let mut opened = Forwarder::open(place, MEMORY).unwrap();
+        for _ in 0..2 {
+            let (states, attached) = opened.attach(&both);
+            let states = states.clone();
+            let error = attached.unwrap_err();
+            assert!(error.is_of_entry(), "{error}");
+            assert!(error.to_string().contains("evk1"), "{error}");
+            assert_eq!(states[&interface], InterfaceState::Tcx);
+            assert!(matches!(states[&other], InterfaceState::Refused(_)));
+        }
+        let (states, attached) = opened.attach_xdp(&["evk1".to_owned()]);
+        attached.unwrap();
+        assert!(states["evk1"].is_some(), "{states:?}");
+        run_tc("qdisc del dev evk1 clsact", &[]);
+        let states = attach(&mut opened, &both);
+        let tcx = both.iter().map(|one| (*one, InterfaceState::Tcx));
+        assert_eq!(states, tcx.collect());
         opened.detach().unwrap();
     });
 }
@@ -164,13 +213,13 @@ fn check_other_layouts(has_other_filter: bool) {
         let other = Forwarder::open(elsewhere.clone(), MEMORY).unwrap();
         let interfaces = BTreeSet::from([interface]);
         let mut old = Forwarder::open(before.clone(), MEMORY).unwrap();
-        old.attach(&interfaces).unwrap();
+        attach(&mut old, &interfaces);
         let mut new = Forwarder::open(
             Place::new(place.root.clone(), LAYOUT + 1, place.namespace),
             MEMORY,
         );
         let new = new.as_mut().unwrap();
-        new.attach(&interfaces).unwrap();
+        attach(new, &interfaces);
         // Newer programs see packets first.
         assert_eq!(layouts(), [LAYOUT + 1, LAYOUT - 1]);
         assert_eq!(priorities().is_empty(), !has_other_filter);
@@ -264,7 +313,7 @@ fn check_removal(has_other_filter: bool) {
         let interfaces = BTreeSet::from([interface]);
         let open = |layout| {
             let mut opened = Forwarder::open(place(layout), MEMORY).unwrap();
-            opened.attach(&interfaces).unwrap();
+            attach(&mut opened, &interfaces);
             opened
         };
         let (old, new) = (open(LAYOUT - 1), open(LAYOUT + 1));

@@ -489,6 +489,32 @@ fn check_error(frame: &[u8], to: IpAddr, quoted: &Datagram) {
 }
 
 #[test]
+fn s41_clients_of_the_proxy_without_a_place_in_the_table_may_get_the_kernel() {
+    run_beside_routes(|forwarder, interface| {
+        let family = Family::V6;
+        serve_sessions(forwarder, &[family.member(9)], |listener| listener);
+        let client = |number: u32| {
+            let ip = Ipv6Addr::from((0x2001_0db8 << 96) + u128::from(number));
+            let (client, listener) = (SocketAddr::new(ip.into(), 9), family.listener());
+            UdpClient { client, listener }
+        };
+        let is_refused = |number: &u32| !forwarder.keep_client(&client(*number), 7).unwrap();
+        let full = (0..u32::MAX).find(is_refused).unwrap();
+        assert!(full >= forwarder.read_udp_capacity().unwrap() / 2, "{full}");
+        let datagram = Datagram::new(client(full).client, family.listener());
+        pass(forwarder, interface, &datagram);
+        // The client has no entry, and is released all the same.
+        forwarder.release_client(&client(full)).unwrap();
+        for number in 0..100 {
+            forwarder.release_client(&client(number)).unwrap();
+        }
+        assert!(forwarder.keep_client(&client(full), 7).unwrap());
+        assert_eq!(try_pass(forwarder, interface, &datagram), None);
+        remove_all(forwarder);
+    });
+}
+
+#[test]
 fn s41_icmp_errors_of_members_reach_the_client_who_goes_to_another_member() {
     run_beside_routes(|forwarder, interface| {
         for (family, has_nat) in [

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use super::super::addresses::GatewayAddresses;
 use super::super::listeners::{Class, Files, ListenerState, load_certificate};
 use super::super::objects::{Ingress, ObjectName, Objects};
+use super::super::route_key::age_of;
 use super::super::settings::{IngressSettings, Settings};
 use super::super::text::Owner;
 use super::{Notice, is_own};
@@ -24,15 +25,13 @@ pub(crate) struct IngressState {
 }
 
 /// Returns the Ingresses that the balancer serves, the oldest first.
-pub(crate) fn list_own<'o>(objects: &'o Objects, settings: &IngressSettings) -> Vec<&'o Ingress> {
-    let all = objects.ingresses.values().map(Arc::as_ref);
-    let mut own: Vec<&Ingress> = all.filter(|of| is_own(of, objects, settings)).collect();
-    own.sort_by_cached_key(|of| {
-        (
-            of.metadata.creation_timestamp.clone(),
-            of.metadata.object_name(),
-        )
-    });
+pub(crate) fn list_own<'o>(
+    objects: &'o Objects,
+    settings: &IngressSettings,
+) -> Vec<&'o Arc<Ingress>> {
+    let all = objects.ingresses.values();
+    let mut own: Vec<&Arc<Ingress>> = all.filter(|of| is_own(of, objects, settings)).collect();
+    own.sort_by(|one, other| age_of(&one.metadata).cmp(&age_of(&other.metadata)));
     own
 }
 

@@ -1,6 +1,6 @@
 //! Paths of Ingresses, and their regular expressions.
 
-use super::super::http::check_regex;
+use super::super::expressions::check_regex;
 use super::super::text::quote;
 
 /// Requests that a path selects.
@@ -203,15 +203,39 @@ fn read_regex(path: &str) -> Result<ReadPath, WrongPath> {
         sure.clear();
     }
     // As with nginx, in upper and lower case, and whatever follows.
-    match check_regex(text) {
+    let regex = format!("{NO_CASE}{text}).*");
+    match check_regex(text).and_then(|()| check_regex(&regex)) {
         Ok(()) => Ok(ReadPath {
-            selected: PathMatch::Regex(format!("(?i:{text}).*")),
+            selected: PathMatch::Regex(regex),
             rest: None,
         }),
         Err(error) => Err(WrongPath {
             around: prefix_around(&sure),
             message: format!("path {path:?}: {error}"),
         }),
+    }
+}
+
+/// Beginning of expressions in upper and lower case.
+const NO_CASE: &str = "(?i:";
+
+/// Returns the length of the prefix that all paths of an expression surely have.
+pub(crate) fn sure_length(regex: &str) -> usize {
+    let text = regex.strip_prefix(NO_CASE).unwrap_or(regex);
+    let text = text.strip_prefix('^').unwrap_or(text);
+    if text.contains('|') {
+        return 0;
+    }
+    let special = |character: char| r"()[]{}*+?^$.\".contains(character);
+    let end = text.find(special).unwrap_or(text.len());
+    // The last letter may be optional.
+    match text
+        .get(end..)
+        .unwrap_or_default()
+        .starts_with(['?', '*', '{'])
+    {
+        true => end.saturating_sub(1),
+        false => end,
     }
 }
 
@@ -335,6 +359,21 @@ mod tests {
             let read = read_path(Some(path), None, true).unwrap();
             let regex = PathMatch::Regex(format!("(?i:{path}).*"));
             assert_eq!((read.selected, read.rest), (regex, None), "{path}");
+        }
+        for (regex, length) in [
+            ("(?i:/shop/[a-z]+).*", 6),
+            ("(?i:/shop/ab?c).*", 7),
+            ("(?i:^/.*\\.php).*", 1),
+            ("(?i:/a|/b).*", 0),
+            ("", 0),
+        ] {
+            assert_eq!(sure_length(regex), length, "{regex}");
+        }
+        for path in [
+            "/a/(x)".to_owned() + &"b".repeat(1015),
+            "/a/(?x)b # c".into(),
+        ] {
+            assert!(read_path(Some(&path), None, true).is_err(), "{path}");
         }
         for (path, around) in [
             ("/a/(b", "/a"),

@@ -3,13 +3,25 @@
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-use super::super::translate::settle::{Kept, translate_again};
+use super::super::translate::settle::{Kept, translate_again, translate_once};
+use super::ingress::{path, put_ingress, settings, spec};
 use super::listener_sets::{put_gateway, put_set};
 use super::policies::{AUTHORITY, by_authority, put_authority, put_policy};
 use super::settle::bad_rules;
 use super::*;
 
 const SERVICES: [&str; 2] = ["web", "canary"];
+
+/// Annotations of Ingresses.
+const ANNOTATIONS: [&[(&str, &str)]; 7] = [
+    &[],
+    &[("limit-rps", "5")],
+    &[("limit-rps", "5"), ("limit-connections", "7")],
+    &[("canary", "true"), ("canary-weight", "20")],
+    &[("affinity", "cookie"), ("session-cookie-name", "s0")],
+    &[("ssl-redirect", "no")],
+    &[("app-root", "/start")],
+];
 
 /// Change of a world.
 #[derive(Clone, Debug)]
@@ -26,6 +38,16 @@ enum Step {
     Calls(usize, usize),
     /// A route of datagrams comes, or changes (its service), or goes.
     Datagrams(Option<usize>),
+    /// A route of TLS (true), or of TCP, comes, or changes (its number, its host, and its service).
+    Connections(bool, usize, usize, usize),
+    /// A route of TLS (true), or of TCP, goes.
+    NoConnections(bool, usize),
+    /// An Ingress comes, or changes: its number, its host, and the number of its annotations.
+    Ingress(usize, usize, usize),
+    /// An Ingress goes.
+    NoIngress(usize),
+    /// The class of Ingresses comes (true), or goes.
+    Class(bool),
     /// A policy of service `web` comes, or changes (its number), or goes.
     Policy(Option<usize>),
     /// The certificates of an authority come, or change, or break.
@@ -47,9 +69,15 @@ fn any_step() -> impl Strategy<Value = Step> {
         4 => (0..6_usize, 0..4_usize, 0..46_usize).prop_map(|(n, host, rule)| Step::Route(n, host, rule)),
         2 => (0..6_usize).prop_map(Step::NoRoute),
         1 => (0..2_usize, any::<bool>()).prop_map(|(n, is_there)| Step::Service(n, is_there)),
-        1 => (0..8_usize).prop_map(Step::Gateway),
+        1 => (0..9_usize).prop_map(Step::Gateway),
         1 => (0..3_usize, 0..4_usize).prop_map(|(n, host)| Step::Calls(n, host)),
         1 => proptest::option::of(0..2_usize).prop_map(Step::Datagrams),
+        2 => (any::<bool>(), 0..3_usize, 0..4_usize, 0..2_usize)
+            .prop_map(|(is_tls, n, host, service)| Step::Connections(is_tls, n, host, service)),
+        1 => (any::<bool>(), 0..3_usize).prop_map(|(is_tls, n)| Step::NoConnections(is_tls, n)),
+        3 => (0..4_usize, 0..4_usize, 0..ANNOTATIONS.len()).prop_map(|(n, host, of)| Step::Ingress(n, host, of)),
+        1 => (0..4_usize).prop_map(Step::NoIngress),
+        1 => any::<bool>().prop_map(Step::Class),
         1 => proptest::option::of(0..3_usize).prop_map(Step::Policy),
         1 => (0..3_usize).prop_map(Step::Authority),
         1 => proptest::option::of(0..3_usize).prop_map(Step::Set),
@@ -80,7 +108,7 @@ fn rule(number: usize) -> Value {
         json!({ "backendRefs": backends, "filters": [{ "type": "RequestMirror", "requestMirror": to }] })
     };
     match bad_rules().get(number) {
-        // Both have the same name, and are not the same group.
+        // Both have the same group.
         _ if number == 42 => bind(json!({})),
         _ if number == 43 => bind(json!({ "sessionName": "" })),
         _ if number == 44 => mirror(),
@@ -106,6 +134,7 @@ fn listeners(count: usize) -> Value {
         json!({ "name": "dns", "port": 80, "protocol": "UDP" }),
         json!({ "name": "refused", "port": 81, "protocol": "HTTP", "hostname": "a.example", "tls": { "frontendValidation": {} } }),
         json!({ "name": "passes", "port": 443, "protocol": "TLS", "hostname": "a.example", "tls": { "mode": "Passthrough" } }),
+        json!({ "name": "tcp", "port": 90, "protocol": "TCP" }),
     ];
     all.into_iter().take(count).collect()
 }
@@ -148,6 +177,35 @@ fn apply(cluster: &mut Cluster, step: &Step) {
         Step::Datagrams(None) => {
             let name = ObjectName::new("shop", "u");
             cluster.0.remove(Kind::UdpRoute, &name);
+        }
+        Step::Connections(is_tls, number, host, service) => {
+            let kind = if is_tls { Kind::TlsRoute } else { Kind::TcpRoute };
+            let rules = json!([{ "backendRefs": [{ "name": (SERVICES[service]), "port": 80 }] }]);
+            let hosts = json!([hosts[host]]);
+            cluster.route_at(kind, &format!("c{number}"), json!([{ "name": "g" }]), hosts, rules);
+        }
+        Step::NoConnections(is_tls, number) => {
+            let kind = if is_tls { Kind::TlsRoute } else { Kind::TcpRoute };
+            let name = ObjectName::new("shop", &format!("c{number}"));
+            cluster.0.remove(kind, &name);
+        }
+        Step::Ingress(number, host, annotations) => {
+            let kind = ["Prefix", "Exact"][number % 2];
+            let paths = json!([path("/", kind, SERVICES[number % 2]), path("/x", kind, "web")]);
+            let name = format!("i{number}");
+            put_ingress(cluster, &name, ANNOTATIONS[annotations], spec(hosts[host], paths));
+        }
+        Step::NoIngress(number) => {
+            let name = ObjectName::new("shop", &format!("i{number}"));
+            cluster.0.remove(Kind::Ingress, &name);
+        }
+        Step::Class(true) => cluster.put(
+            Kind::IngressClass,
+            json!({ "metadata": { "name": "edge" }, "spec": { "controller": "evenkeel.org/ingress" } }),
+        ),
+        Step::Class(false) => {
+            let name = ObjectName::new("", "edge");
+            cluster.0.remove(Kind::IngressClass, &name);
         }
         Step::Policy(Some(number)) => {
             let section = [Value::Null, json!("http"), Value::Null][number].clone();
@@ -210,6 +268,7 @@ proptest! {
         steps in proptest::collection::vec(any_step(), 1..30),
     ) {
         let (mut cluster, mut kept) = (plain(), Kept::default());
+        apply(&mut cluster, &Step::Class(true));
         let mut refused = Refused::new();
         for step in steps {
             apply(&mut cluster, &step);
@@ -224,6 +283,10 @@ proptest! {
             prop_assert_eq!(&again.text, &scratch.text);
             prop_assert_eq!(&again.statuses, &scratch.statuses);
             prop_assert_eq!((&again.rules, &again.files), (&scratch.rules, &scratch.files));
+            prop_assert_eq!(&again.notices, &scratch.notices);
+            // Both ways to translate routes of requests have the same outcome.
+            let once = |is_in_order| translate_once(&cluster.0, &settings(), &refused, is_in_order);
+            prop_assert_eq!(once(false), once(true));
             let whole = evenkeel_config::parse_generated(&again.text).unwrap();
             prop_assert_eq!(&**again.config.as_ref().unwrap(), &whole);
             prop_assert_eq!(&**scratch.config.as_ref().unwrap(), &whole);
@@ -269,4 +332,52 @@ fn routes_are_translated_if_something_has_changed_that_they_read() {
     assert_eq!(count(&cluster), 5);
     apply(&mut cluster, &Step::Pool(Some(1)));
     assert_eq!((count(&cluster), count(&cluster)), (5, 0));
+}
+
+#[test]
+fn other_routes_are_translated_if_something_has_changed_that_they_read() {
+    let (mut cluster, mut kept) = (plain(), Kept::default());
+    let mut count = |cluster: &Cluster, refused: &Refused| {
+        let before = kept.count_others();
+        translate_again(&cluster.0, &settings(), refused, &mut kept);
+        kept.count_others() - before
+    };
+    let mut refused = Refused::new();
+    apply(&mut cluster, &Step::Class(true));
+    apply(&mut cluster, &Step::Ingress(0, 0, 1));
+    apply(&mut cluster, &Step::Gateway(8));
+    assert_eq!(
+        (count(&cluster, &refused), count(&cluster, &refused)),
+        (1, 0)
+    );
+    for step in [
+        Step::Route(0, 0, 1),
+        Step::Route(0, 1, 2),
+        Step::NoRoute(0),
+        Step::Calls(0, 0),
+    ] {
+        apply(&mut cluster, &step);
+        assert_eq!(count(&cluster, &refused), 0, "{step:?}");
+    }
+    let owner = |kind| Owner::Rule(kind, ObjectName::new("shop", "i0"), 0);
+    refused.insert(owner(Kind::HttpRoute), "bad".into());
+    assert_eq!(count(&cluster, &refused), 0);
+    refused.insert(owner(Kind::Ingress), "bad".into());
+    assert_eq!(count(&cluster, &refused), 1);
+    for step in [
+        Step::Ingress(0, 0, 2),
+        Step::Connections(true, 0, 0, 0),
+        Step::Connections(false, 0, 0, 0),
+        Step::Datagrams(Some(0)),
+        Step::NoConnections(true, 0),
+        Step::Service(0, false),
+        Step::Gateway(7),
+        Step::Grant(true),
+        Step::NoIngress(0),
+        Step::Class(false),
+    ] {
+        apply(&mut cluster, &step);
+        let counts = (count(&cluster, &refused), count(&cluster, &refused));
+        assert_eq!(counts, (1, 0), "{step:?}");
+    }
 }

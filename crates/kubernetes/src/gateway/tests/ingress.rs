@@ -10,7 +10,7 @@ use super::Cluster;
 
 const PREFIX: &str = "nginx.ingress.kubernetes.io/";
 
-fn settings() -> Settings {
+pub(super) fn settings() -> Settings {
     Settings {
         ingress: Some(IngressSettings {
             controller: "evenkeel.org/ingress".into(),
@@ -43,12 +43,12 @@ fn to(service: &str) -> Value {
     json!({ "service": { "name": service, "port": { "number": 80 } } })
 }
 
-fn path(path: &str, kind: &str, service: &str) -> Value {
+pub(super) fn path(path: &str, kind: &str, service: &str) -> Value {
     json!({ "path": path, "pathType": kind, "backend": to(service) })
 }
 
 /// Specification with a rule for a host.
-fn spec(host: &str, paths: Value) -> Value {
+pub(super) fn spec(host: &str, paths: Value) -> Value {
     json!({ "ingressClassName": "edge", "rules": [{ "host": host, "http": { "paths": paths } }] })
 }
 
@@ -58,7 +58,12 @@ fn plain() -> Value {
 }
 
 /// Puts Ingress `shop/NAME` into a cluster, with annotations of ingress-nginx.
-fn put(cluster: &mut Cluster, name: &str, annotations: &[(&str, &str)], spec: Value) {
+pub(super) fn put_ingress(
+    cluster: &mut Cluster,
+    name: &str,
+    annotations: &[(&str, &str)],
+    spec: Value,
+) {
     let annotations: serde_json::Map<String, Value> = { annotations.iter() }
         .map(|(name, value)| (format!("{PREFIX}{name}"), (*value).into()))
         .collect();
@@ -101,7 +106,7 @@ fn routes(translation: &Translation) -> Vec<String> {
 /// Returns the routes of the Ingress `a` with these annotations, and the reports about the Ingress.
 fn serve(annotations: &[(&str, &str)], spec: Value) -> (Vec<String>, Vec<String>, String) {
     let mut cluster = cluster();
-    put(&mut cluster, "a", annotations, spec);
+    put_ingress(&mut cluster, "a", annotations, spec);
     let translation = translate_with(&cluster, &settings());
     let notices = translation.notices.iter();
     let notices = notices.map(|of| format!("{}: {}", of.reason, of.message));
@@ -124,7 +129,7 @@ fn an_ingress_serves_a_service() {
     // Without a certificate the port for TLS stays closed.
     assert!(!text.contains(":443"), "{text}");
     let mut cluster = cluster();
-    put(&mut cluster, "a", &[], plain());
+    put_ingress(&mut cluster, "a", &[], plain());
     let translation = translate_with(&cluster, &settings());
     let status = super::status_of(&translation, Kind::Ingress, "a");
     assert_eq!(
@@ -159,7 +164,7 @@ fn classes_say_whose_an_ingress_is() {
         (json!(null), false),
     ] {
         let mut cluster = Cluster(base.0.clone());
-        put(&mut cluster, "a", &[], with_class(class.clone()));
+        put_ingress(&mut cluster, "a", &[], with_class(class.clone()));
         assert_eq!(served(&cluster, &settings()), wanted, "{class}");
     }
     // The annotation goes first, and may name the class of the settings although there is none.
@@ -183,7 +188,7 @@ fn classes_say_whose_an_ingress_is() {
     }
     // Ingresses without a class.
     let mut cluster = Cluster(base.0.clone());
-    put(&mut cluster, "a", &[], with_class(json!(null)));
+    put_ingress(&mut cluster, "a", &[], with_class(json!(null)));
     let mut all = settings();
     if let Some(ingress) = &mut all.ingress {
         ingress.without_class = true;
@@ -209,15 +214,15 @@ fn exact_paths_come_first_and_then_long_ones() {
           "backend": { "service": { "name": "named", "port": { "name": "http" } } } },
         { "path": "/h2", "pathType": "Prefix", "backend": { "service": { "name": "named", "port": { "name": "h2" } } } },
     ]);
-    put(&mut cluster, "a", &[], spec("A.example", paths));
-    put(
+    put_ingress(&mut cluster, "a", &[], spec("A.example", paths));
+    put_ingress(
         &mut cluster,
         "wild",
         &[],
         spec("*.example", json!([path("/x", "Prefix", "web")])),
     );
     let mut fallback = json!({ "ingressClassName": "edge", "defaultBackend": to("canary") });
-    put(&mut cluster, "z", &[], fallback.clone());
+    put_ingress(&mut cluster, "z", &[], fallback.clone());
     let translation = translate_with(&cluster, &settings());
     assert_eq!(translation.notices, []);
     let found = routes(&translation);
@@ -484,8 +489,8 @@ fn what_restricts_access_and_cannot_be_used_closes_its_path() {
     ] {
         // A wider path that is open serves what the Ingress leaves out, so nothing may be left out.
         let mut cluster = cluster();
-        put(&mut cluster, "open", &[], plain());
-        put(
+        put_ingress(&mut cluster, "open", &[], plain());
+        put_ingress(
             &mut cluster,
             "shut",
             &[(name, value)],
@@ -523,7 +528,7 @@ fn what_cannot_be_matched_is_closed_around_its_path() {
         )]),
     );
     let mut own = cluster();
-    put(
+    put_ingress(
         &mut own,
         "open",
         &[],
@@ -532,7 +537,7 @@ fn what_cannot_be_matched_is_closed_around_its_path() {
             json!([path("/app/x/y", "Exact", "web"), path("/", "Prefix", "web")]),
         ),
     );
-    put(&mut own, "shut", &restricted, regex.clone());
+    put_ingress(&mut own, "shut", &restricted, regex.clone());
     let found = routes(&translate_with(&own, &settings()));
     // Even longer paths of the namespace.
     assert_eq!(
@@ -547,7 +552,7 @@ fn what_cannot_be_matched_is_closed_around_its_path() {
         json!({ "metadata": { "namespace": "other", "name": "first", "creationTimestamp": "2025-01-01T00:00:00Z" },
                 "spec": spec("a.example", json!([path("/app/x/y", "Prefix", "web")])) }),
     );
-    put(&mut other, "shut", &restricted, regex);
+    put_ingress(&mut other, "shut", &restricted, regex);
     let found = routes(&translate_with(&other, &settings()));
     assert!(
         found[0].contains("/app/x/y/*") && found[0].contains("kubernetes.other.web.80"),
@@ -624,7 +629,7 @@ fn a_login_service_decides() {
     );
     // Another namespace grants the question.
     let mut cluster = cluster();
-    put(
+    put_ingress(
         &mut cluster,
         "a",
         &[("auth-url", "http://web.other.svc/")],
@@ -747,10 +752,10 @@ fn a_member_has_no_name_with_a_wildcard() {
 fn canaries_get_their_share() {
     let share = |annotations: &[(&str, &str)]| {
         let mut cluster = cluster();
-        put(&mut cluster, "a", &[], plain());
+        put_ingress(&mut cluster, "a", &[], plain());
         let mut all = vec![("canary", "true")];
         all.extend(annotations);
-        put(
+        put_ingress(
             &mut cluster,
             "b",
             &all,
@@ -807,8 +812,8 @@ fn canaries_get_their_share() {
 #[test]
 fn a_canary_without_a_service_gets_nothing() {
     let mut cluster = cluster();
-    put(&mut cluster, "a", &[], plain());
-    put(
+    put_ingress(&mut cluster, "a", &[], plain());
+    put_ingress(
         &mut cluster,
         "b",
         &[("canary", "true"), ("canary-weight", "50")],
@@ -893,7 +898,7 @@ fn what_has_no_effect_is_told_once_by_name() {
 #[test]
 fn a_wrong_ingress_harms_only_itself() {
     let mut cluster = cluster();
-    put(&mut cluster, "good", &[], plain());
+    put_ingress(&mut cluster, "good", &[], plain());
     let many: Vec<Value> = (0..1_024)
         .map(|number| path(&format!("/{number}"), "Prefix", "web"))
         .collect();
@@ -912,7 +917,7 @@ fn a_wrong_ingress_harms_only_itself() {
     .enumerate()
     {
         let annotations = [("whitelist-source-range", "10.0.0.0/8"), ("app-root", "/\"x"), ("x-forwarded-prefix", "\u{0}")];
-        put(&mut cluster, &format!("bad-{number}"), &annotations, spec);
+        put_ingress(&mut cluster, &format!("bad-{number}"), &annotations, spec);
     }
     let translation = translate_with(&cluster, &settings());
     let found = routes(&translation);
@@ -950,7 +955,7 @@ fn ingresses_and_gateways_share_a_port() {
         json!(["r.example"]),
         json!([{ "backendRefs": super::web() }]),
     );
-    put(&mut cluster, "a", &[], plain());
+    put_ingress(&mut cluster, "a", &[], plain());
     // An HTTPRoute cannot name the gateway that stands for Ingresses.
     cluster.route_at(
         Kind::HttpRoute,
@@ -994,7 +999,7 @@ fn ingresses_share_a_port_with_tls_that_passes_through_for_some_names() {
     super::streams::put_certificate(&mut cluster, "cert");
     let mut ingress = plain();
     ingress["tls"] = json!([{ "hosts": ["a.example"], "secretName": "cert" }]);
-    put(&mut cluster, "a", &[], ingress);
+    put_ingress(&mut cluster, "a", &[], ingress);
     let mut listener = super::streams::tls_listener("passes", "b.example", "Passthrough");
     listener["port"] = 443.into();
     cluster.gateway("g", json!([listener]));

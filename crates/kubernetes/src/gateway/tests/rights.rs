@@ -61,6 +61,7 @@ fn list_used_rights() -> BTreeSet<Right> {
     add("", "services", &["get"]);
     add("discovery.k8s.io", "endpointslices", &["list", "watch"]);
     add("", "pods", &["list", "watch"]);
+    add("", "nodes", &["get"]);
     let lease = &["get", "create", "patch"];
     add("coordination.k8s.io", "leases", lease);
     rights

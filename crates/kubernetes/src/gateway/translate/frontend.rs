@@ -57,7 +57,7 @@ impl Work<'_> {
         class: Class,
         serving: &[usize],
         ends_tls: bool,
-        targets: &[StreamTarget],
+        targets: &[Arc<StreamTarget>],
     ) {
         let routes = targets.iter().map(|target| target.owner.as_ref());
         let is_tls = matches!(class, Class::Passthrough | Class::Terminate);
@@ -95,7 +95,7 @@ impl Work<'_> {
         class: Class,
         serving: &[usize],
         owner: &Owner,
-        targets: &[StreamTarget],
+        targets: &[Arc<StreamTarget>],
     ) {
         let protocol = match class {
             Class::Udp => "udp",
@@ -163,7 +163,7 @@ impl Work<'_> {
         &mut self,
         index: usize,
         entries: &[Arc<Entry>],
-        mut targets: Vec<StreamTarget>,
+        mut targets: Vec<Arc<StreamTarget>>,
     ) {
         let Some(frontend) = self.frontends.get(index).cloned() else {
             return;
@@ -228,19 +228,19 @@ impl Work<'_> {
     }
 
     /// Adds the targets of clients whose TLS a rule for requests ends.
-    fn add_request_targets(&self, rule: &RuleHead, targets: &mut Vec<StreamTarget>) {
+    fn add_request_targets(&self, rule: &RuleHead, targets: &mut Vec<Arc<StreamTarget>>) {
         for listener in { rule.serving.iter() }.filter_map(|of| self.listeners.get(*of)) {
             let host = listener.hostname().map(str::to_ascii_lowercase);
             // Ingresses and a gateway may both have all names.
             if targets.iter().any(|target| target.host == host) {
                 continue;
             }
-            targets.push(StreamTarget {
+            targets.push(Arc::new(StreamTarget {
                 host,
                 group: rule.name.clone(),
                 owner: Arc::new(listener.owner()),
                 passes: true,
-            });
+            }));
         }
     }
 
@@ -264,7 +264,7 @@ impl Work<'_> {
         rule: &RuleHead,
         streams: &[usize],
         all: &[usize],
-        mut targets: Vec<StreamTarget>,
+        mut targets: Vec<Arc<StreamTarget>>,
     ) {
         let first = streams.first().and_then(|of| self.listeners.get(*of));
         let Some(class) = first.and_then(|of| of.class) else {

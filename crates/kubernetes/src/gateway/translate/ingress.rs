@@ -10,7 +10,7 @@ use std::sync::Arc;
 use super::super::http::{MatchRank, PathKind};
 use super::super::ingress::annotations::{Treatment, read_annotations};
 use super::super::ingress::listeners::list_own;
-use super::super::ingress::paths::{PathMatch, ReadPath, read_path, read_rewrite};
+use super::super::ingress::paths::{PathMatch, ReadPath, read_path, read_rewrite, sure_length};
 use super::super::ingress::{
     HostPath, MAX_PATHS, Notice, find_port, has_tls, list_paths, show_status,
 };
@@ -63,12 +63,14 @@ struct Place<'a> {
     owner: Owner,
 }
 
-/// Returns the rank of a path.
-fn rank_path(path: &PathMatch) -> MatchRank {
+/// Returns the rank of a path. An expression comes before prefixes if its Ingress restricts access, and else among them,
+/// by the prefix that it surely has: it must not take requests from a longer prefix that restricts access.
+fn rank_path(path: &PathMatch, restricts: bool) -> MatchRank {
     let (kind, length) = match path {
         PathMatch::Exact(path) => (PathKind::Exact, path.len()),
         PathMatch::Prefix(path) => (PathKind::Prefix, path.len()),
-        PathMatch::Regex(regex) => (PathKind::Regex, regex.len()),
+        PathMatch::Regex(regex) if restricts => (PathKind::Regex, regex.len()),
+        PathMatch::Regex(regex) => (PathKind::Prefix, sure_length(regex)),
     };
     (kind, Reverse(length), true, Reverse(0), Reverse(0))
 }
@@ -115,7 +117,7 @@ impl<'o> Work<'o> {
         };
         let own = list_own(self.objects, settings);
         let own: Vec<(&Ingress, Treatment)> = { own.into_iter() }
-            .map(|of| (of, read_annotations(&of.metadata.annotations)))
+            .map(|of| (of.as_ref(), read_annotations(&of.metadata.annotations)))
             .collect();
         let mut facts = Facts::default();
         for (ingress, treatment) in &own {
@@ -273,7 +275,10 @@ impl<'o> Work<'o> {
         }
         let read = read_host_path(of, treatment);
         let (path, rank) = match &read {
-            Ok(path) if !treatment.closes_hosts => (&path.selected, rank_path(&path.selected)),
+            Ok(path) if !treatment.closes_hosts => (
+                &path.selected,
+                rank_path(&path.selected, treatment.restricts),
+            ),
             Ok(path) => (&path.selected, FIRST),
             Err(wrong) => {
                 told.insert(wrong.message.clone());
@@ -299,7 +304,7 @@ impl<'o> Work<'o> {
             let of_others = |known: &String| *known != ingress.metadata.namespace;
             let rank = match facts.hosts.get(&host).is_some_and(of_others) && rank == FIRST {
                 // Nobody closes hosts of other namespaces.
-                true => rank_path(path),
+                true => rank_path(path, treatment.restricts),
                 false => rank,
             };
             let key = (
@@ -498,7 +503,7 @@ impl<'o> Work<'o> {
                 number,
                 host: lower(of.host),
                 path: Some(&path),
-                rank: rank_path(&path),
+                rank: rank_path(&path, false),
                 owner,
             };
             let pieces = [Piece::redirect(&address, 302)];

@@ -35,20 +35,25 @@ use super::{Refused, Work};
 const FEW: usize = 16;
 
 /// Order of entries in a rule of the configuration.
-fn compare_entries(a: &Arc<Entry>, b: &Arc<Entry>) -> Ordering {
+pub(super) fn compare_entries(a: &Arc<Entry>, b: &Arc<Entry>) -> Ordering {
     let ranks = a.ranks.cmp(&b.ranks);
     ranks
         .then_with(|| a.source.age().cmp(&b.source.age()))
         .then_with(|| (a.kind, a.numbers).cmp(&(b.kind, b.numbers)))
 }
 
-/// Returns the entries of a frontend in order: those that are kept, and others.
-pub(super) fn merge_entries(kept: &[Arc<Entry>], others: Vec<Entry>) -> Cow<'_, [Arc<Entry>]> {
+/// Returns the entries of two lists in order, each of which is in order.
+pub(super) fn merge_entries<'e>(
+    some: &'e [Arc<Entry>],
+    others: &'e [Arc<Entry>],
+) -> Cow<'e, [Arc<Entry>]> {
     if others.is_empty() {
-        return Cow::Borrowed(kept);
+        return Cow::Borrowed(some);
     }
-    let mut all = kept.to_vec();
-    all.extend(others.into_iter().map(Arc::new));
+    if some.is_empty() {
+        return Cow::Borrowed(others);
+    }
+    let mut all = [some, others].concat();
     all.sort_by(compare_entries);
     Cow::Owned(all)
 }
@@ -114,7 +119,7 @@ struct Surroundings {
 }
 
 /// True if both have the same objects, at the same addresses in memory.
-fn are_same<T>(some: &ByName<T>, others: &ByName<T>) -> bool {
+pub(super) fn are_same<T>(some: &ByName<T>, others: &ByName<T>) -> bool {
     let mut pairs = some.iter().zip(others);
     some.len() == others.len()
         && pairs.all(|((name, of), (other, with))| Arc::ptr_eq(of, with) && name == other)
@@ -203,6 +208,8 @@ pub(super) struct KeptRoutes {
     hasher: RandomState,
     serial: u64,
     round: u64,
+    /// Number of times that the surroundings or services have changed.
+    pub(super) changes: u64,
     /// True if routes were translated with the same groups, so that they are of no use any more.
     are_in_order: bool,
     /// Number of routes that were translated.
@@ -323,7 +330,7 @@ impl KeptRoutes {
 
     /// Translates the routes that are new, or are no longer what they were made of. In order all routes are translated,
     /// with the same groups. Returns false if two groups would have the same name.
-    fn refresh(&mut self, work: &Work<'_>, is_in_order: bool) -> bool {
+    pub(super) fn refresh(&mut self, work: &Work<'_>, is_in_order: bool) -> bool {
         let is_known = { self.surroundings.as_ref() }.is_some_and(|of| of.are_of(work));
         if is_in_order || self.are_in_order || !is_known {
             self.clear();
@@ -331,6 +338,7 @@ impl KeptRoutes {
         }
         self.are_in_order = is_in_order;
         let services = self.find_changed_services(&work.objects.services);
+        self.changes += u64::from(!is_known || !services.is_empty());
         self.round += 1;
         let (round, mut new, mut kept) = (self.round, Vec::new(), 0);
         for (kind, route) in work.list_routes() {
@@ -417,6 +425,11 @@ impl Work<'_> {
         if !kept.refresh(self, false) {
             kept.refresh(self, true);
         }
+        self.use_http(kept);
+    }
+
+    /// Takes over what is about all routes of requests together.
+    pub(super) fn use_http(&mut self, kept: &KeptRoutes) {
         self.groups = Groups::of_requests(&kept.groups);
         for (number, count) in &kept.attached {
             if let Some(listener) = self.listeners.get_mut(*number) {

@@ -6,19 +6,21 @@
 //! number of bad objects, a few rounds are enough.
 
 use std::borrow::Cow;
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use evenkeel_config::{Errors, GeneratedParser, GeneratedText, Problem};
 
-use super::super::objects::{Kind, Objects, StreamRoute};
+#[cfg(test)]
+use super::super::conditions::Status;
+use super::super::objects::{Kind, Objects};
 use super::super::rule_policies::find_rule_culprits;
 use super::super::settings::Settings;
 use super::super::text::{LineOrigin, Owner};
-use super::entry::{Entry, find_part_owner};
+use super::entry::find_part_owner;
 use super::ingress::count_owners;
 use super::kept::{KeptRoutes, merge_entries};
-use super::{Refused, StreamTarget, Translation, Work, rank_age};
+use super::others::KeptOthers;
+use super::{Refused, Translation, Work, rank_age};
 
 /// Most rules that are found one by one because nobody is known to be at fault. From the next one on, all rules that are
 /// newer are left out.
@@ -35,13 +37,19 @@ pub fn translate(objects: &Objects, settings: &Settings, refused: &Refused) -> T
 pub struct Kept {
     parser: GeneratedParser,
     routes: KeptRoutes,
+    others: KeptOthers,
 }
 
 #[cfg(test)]
 impl Kept {
-    /// Returns the number of routes that were translated.
+    /// Returns the number of routes of requests that were translated.
     pub(crate) fn count_translated(&self) -> u64 {
         self.routes.translated
+    }
+
+    /// Returns the number of times that all other routes were translated.
+    pub(crate) fn count_others(&self) -> u64 {
+        self.others.translated
     }
 }
 
@@ -58,7 +66,7 @@ pub fn translate_again(
         rounds += 1;
         let known = refused.clone();
         let mut work = Work::new(objects, settings, &known);
-        work.run(&mut kept.routes);
+        work.run(&mut kept.routes, &mut kept.others);
         let text = work.text.take_parts();
         let errors = match kept.parser.parse(&text) {
             Ok(config) if work.contradictions.is_empty() => {
@@ -97,33 +105,23 @@ pub fn translate_again(
     for listener in &mut work.listeners {
         listener.not_in_effect = Some(message.into());
     }
-    work.run(&mut KeptRoutes::default());
+    work.run(&mut KeptRoutes::default(), &mut KeptOthers::default());
     work.finish(GeneratedText::default(), Err(problem), rounds)
 }
 
 impl Work<'_> {
-    /// Translates all routes, and writes the text. `kept` has translations of routes.
-    fn run(&mut self, kept: &mut KeptRoutes) {
+    /// Translates all routes, and writes the text. `kept` and `others` have translations of routes.
+    fn run(&mut self, kept: &mut KeptRoutes, others: &mut KeptOthers) {
         self.translate_http(kept);
-        let mut of_ingresses: BTreeMap<usize, Vec<Entry>> = BTreeMap::new();
-        self.translate_ingresses(&mut of_ingresses);
-        let streams = [
-            (Kind::TlsRoute, &self.objects.tls_routes),
-            (Kind::TcpRoute, &self.objects.tcp_routes),
-            (Kind::UdpRoute, &self.objects.udp_routes),
-        ];
-        let mut targets: BTreeMap<usize, Vec<StreamTarget>> = BTreeMap::new();
-        for (kind, routes) in streams {
-            let mut sorted: Vec<&StreamRoute> = routes.values().map(Arc::as_ref).collect();
-            sorted.sort_by_cached_key(|of| rank_age(&of.metadata));
-            for route in sorted {
-                self.translate_stream(kind, route, &mut targets);
-            }
-        }
+        self.write_text(kept, others);
+    }
+
+    /// Writes the text. `kept` has the translations of all routes of requests, and `others` may have those of other routes.
+    fn write_text(&mut self, kept: &KeptRoutes, others: &mut KeptOthers) {
+        let others = self.translate_others(others, kept.changes);
         for index in 0..self.frontends.len() {
-            let more = of_ingresses.remove(&index).unwrap_or_default();
-            let entries = merge_entries(kept.entries_of(index), more);
-            self.write_frontend(index, &entries, targets.remove(&index).unwrap_or_default());
+            let entries = merge_entries(kept.entries_of(index), others.entries_of(index));
+            self.write_frontend(index, &entries, others.targets_of(index).to_vec());
         }
         self.groups.write(&mut self.text);
     }
@@ -159,6 +157,22 @@ impl Work<'_> {
         }
         found
     }
+}
+
+/// Translates all objects in one round: routes of requests one by one, or in order with the same groups.
+#[cfg(test)]
+pub(crate) fn translate_once(
+    objects: &Objects,
+    settings: &Settings,
+    refused: &Refused,
+    is_in_order: bool,
+) -> (GeneratedText, Vec<Arc<Status>>) {
+    let mut work = Work::new(objects, settings, refused);
+    let mut kept = KeptRoutes::default();
+    assert!(kept.refresh(&work, is_in_order));
+    work.use_http(&kept);
+    work.write_text(&kept, &mut KeptOthers::default());
+    (work.text.take_parts(), work.statuses)
 }
 
 fn show_problem(problem: &Problem) -> String {
@@ -197,7 +211,7 @@ fn find_newest(objects: &Objects, settings: &Settings, refused: &Refused) -> Vec
         let newer = owners.iter().skip(kept);
         refused.extend(newer.map(|owner| (owner.clone(), String::new())));
         let mut work = Work::new(objects, settings, &refused);
-        work.run(&mut KeptRoutes::default());
+        work.run(&mut KeptRoutes::default(), &mut KeptOthers::default());
         evenkeel_config::parse_generated(&work.text.take_parts()).is_ok()
     };
     if !is_good(0) {

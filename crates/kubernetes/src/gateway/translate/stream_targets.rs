@@ -1,13 +1,12 @@
 //! Targets of connections at a port, by the names that clients of TLS ask for.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::super::attach::{Attachment, covers_host, is_isolated};
 use super::super::backends::NOBODY;
 use super::super::listeners::{Class, ListenerState};
 use super::super::text::Owner;
-use super::{StreamTarget, Work};
+use super::{StreamTarget, StreamTargets, Work};
 
 fn host_of(listener: &ListenerState<'_>) -> Option<String> {
     listener.hostname().map(str::to_ascii_lowercase)
@@ -24,7 +23,7 @@ impl Work<'_> {
         attachments: &[Attachment],
         group: &str,
         owner: &Arc<Owner>,
-        targets: &mut BTreeMap<usize, Vec<StreamTarget>>,
+        targets: &mut StreamTargets,
     ) {
         if group == NOBODY {
             self.groups.need_nobody();
@@ -46,12 +45,13 @@ impl Work<'_> {
                 }
                 // The oldest route has the name.
                 if self.server_names.insert((index, host.clone())) {
-                    targets.entry(index).or_default().push(StreamTarget {
+                    let target = StreamTarget {
                         host: host.clone(),
                         group: group.to_owned(),
                         owner: Arc::clone(owner),
                         passes,
-                    });
+                    };
+                    targets.entry(index).or_default().push(Arc::new(target));
                 }
             }
         }
@@ -64,7 +64,7 @@ impl Work<'_> {
         &mut self,
         all: &[usize],
         serving: &[usize],
-        targets: &mut Vec<StreamTarget>,
+        targets: &mut Vec<Arc<StreamTarget>>,
     ) {
         let find = |numbers: &[usize]| -> Vec<_> {
             let found = numbers.iter().filter_map(|of| self.listeners.get(*of));
@@ -94,15 +94,13 @@ impl Work<'_> {
         if !refused.is_empty() {
             self.groups.need_nobody();
         }
-        targets.extend(
-            refused
-                .into_iter()
-                .map(|(host, owner, passes)| StreamTarget {
-                    host,
-                    group: NOBODY.into(),
-                    owner: Arc::new(owner),
-                    passes,
-                }),
-        );
+        targets.extend(refused.into_iter().map(|(host, owner, passes)| {
+            Arc::new(StreamTarget {
+                host,
+                group: NOBODY.into(),
+                owner: Arc::new(owner),
+                passes,
+            })
+        }));
     }
 }

@@ -2,6 +2,7 @@
 
 use std::task::{Context, Poll, ready};
 
+use evenkeel_core::time::Instant;
 use evenkeel_inference::group::AnswerEnd;
 use evenkeel_limits::Shortage;
 
@@ -106,6 +107,13 @@ impl Flow {
         self.answer
             .as_deref_mut()
             .map_or(0, EngineAnswer::take_events)
+    }
+
+    /// Takes the tokens of an engine's events from limits, if the request does not hold as many.
+    pub(in crate::http) fn charge_events(&self, now: Instant) {
+        if let Some(answer) = &self.answer {
+            answer.charge_events(now);
+        }
     }
 
     /// End of an engine's answer.

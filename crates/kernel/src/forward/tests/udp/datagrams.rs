@@ -8,9 +8,8 @@ use crate::forward::tests::sources::set_burst;
 
 /// Time for the answer.
 const TIMEOUT: Duration = Duration::from_secs(2);
-/// Time for which a port rests after an answer, and without one.
-const REST: Duration = Duration::from_secs(1);
-const LONG_REST: Duration = Duration::from_secs(30);
+/// Time for which a port rests after an answer.
+pub(in crate::forward::tests) const REST: Duration = Duration::from_secs(1);
 
 /// Answers of the program: the packet is sent, or dropped.
 const SENT: u32 = 7;

@@ -438,3 +438,156 @@ fn s41_without_room_for_connection_ids_sessions_go_by_the_address() {
         assert_eq!(clients.find_member(102, &make_id(1)), first.to);
     });
 }
+
+/// Tells the program an id of the process at the listening address.
+fn share(clients: &Clients<'_>, id: &[u8], member: Option<SocketAddr>) -> bool {
+    let listener = clients.family.listener();
+    let shared = clients.forwarder.share_connection_id(listener, id, member);
+    shared.unwrap()
+}
+
+fn count_shared(forwarder: &Forwarder) -> usize {
+    let map = find_map(&forwarder.object, "evk_quic_shared").unwrap();
+    map.keys().count()
+}
+
+#[test]
+fn s41_clients_with_connection_ids_of_the_process_go_to_their_member() {
+    for family in [Family::V4, Family::V6] {
+        run_with_clients(false, family, |clients| {
+            let forwarder = clients.forwarder;
+            let members = [family.member(9), family.member(10)];
+            let ids = [&make_id(1)[..], &make_id(2)[..5]];
+            for (id, member) in ids.iter().zip(members) {
+                assert!(share(clients, id, Some(member)));
+            }
+            let mut port = 100;
+            let mut find = |id: &[u8]| {
+                port += 1;
+                clients.find_member(port, id)
+            };
+            for _ in 0..3 {
+                for (id, member) in ids.iter().zip(members) {
+                    assert_eq!(find(id), member);
+                }
+            }
+            assert_eq!(read_outcome(forwarder, "by_connection_id"), 6);
+            // A session of the kernel keeps the id that no session of the process has any more.
+            assert_eq!(forwarder.sweep_connection_ids().unwrap(), 2);
+            for id in ids {
+                assert!(share(clients, id, None));
+                assert!(share(clients, id, None), "there is none");
+            }
+            assert_eq!(count_shared(forwarder), 0);
+            for (id, member) in ids.iter().zip(members) {
+                assert_eq!(find(id), member);
+            }
+            assert_eq!(read_outcome(forwarder, "by_connection_id"), 8);
+            // No id of another address, or of a member that is in no group.
+            let id = make_id(3);
+            let elsewhere: SocketAddr = "192.0.2.1:81".parse().unwrap();
+            let shared = forwarder.share_connection_id(elsewhere, &id, Some(members[0]));
+            assert!(shared.unwrap());
+            find(&id);
+            share(clients, &id, Some(family.member(11)));
+            find(&id);
+            assert_eq!(read_outcome(forwarder, "by_connection_id"), 8);
+            // The member of an id may change.
+            share(clients, &id, Some(members[1]));
+            assert_eq!(find(&id), members[1]);
+            assert_eq!(read_outcome(forwarder, "by_connection_id"), 9);
+            for length in [0, 3, 21, 255] {
+                assert!(!share(clients, &vec![7; length], Some(members[0])));
+            }
+        });
+    }
+}
+
+#[test]
+fn s41_no_member_takes_a_connection_id_of_the_process() {
+    run_with_clients(false, Family::V4, |clients| {
+        let forwarder = clients.forwarder;
+        let (first, second) = (clients.family.member(9), clients.family.member(10));
+        let id = make_id(1);
+        share(clients, &id, Some(first));
+        // Members of other clients say the id, too.
+        let sessions = [100, 200].map(|port| clients.connect(port, &make_id(port.into())));
+        let say = |member| {
+            let session = sessions.iter().find(|sent| sent.to == member).unwrap();
+            clients.answer(session, &write_long(1, b"client", &id));
+            count_ids(forwarder)
+        };
+        assert_eq!(say(second), 2, "of the other member");
+        assert_eq!(clients.find_member(101, &id), first);
+        assert_eq!(say(first), 3);
+        // An id that the kernel has learnt counts first.
+        share(clients, &id, Some(second));
+        assert_eq!(clients.find_member(102, &id), first);
+        // Clients leave a member that is out of service.
+        let other = make_id(2);
+        share(clients, &other, Some(second));
+        assert_eq!(clients.find_member(103, &other), second);
+        let terms = Terms {
+            owner: 1,
+            address: second,
+            base: 65_536,
+            others: 0,
+            room: 0,
+            must_leave: true,
+        };
+        forwarder.set_terms(1, &terms).unwrap();
+        assert_eq!(clients.find_member(104, &other), first);
+    });
+}
+
+#[test]
+fn s41_connection_ids_of_the_process_take_no_room_of_the_kernel() {
+    run_with_clients(false, Family::V4, |clients| {
+        let forwarder = clients.forwarder;
+        let member = clients.family.member(10);
+        let id = |number: u32| (0x1000_0000 + number).to_be_bytes();
+        let is_refused = |number: &u32| !share(clients, &id(*number), Some(member));
+        let full = (0..u32::MAX).find(is_refused).unwrap();
+        assert!(full >= forwarder.read_udp_capacity().unwrap() / 2, "{full}");
+        assert!(read_outcome(forwarder, "lost_connection_id") >= 1);
+        // None was forgotten.
+        for number in [0, full / 2, full - 1] {
+            let port = 1000 + (number % 20_000) as u16;
+            assert_eq!(clients.find_member(port, &id(number)), member);
+        }
+        let own = make_id(1);
+        let first = clients.connect(100, &own).to;
+        assert_eq!(clients.find_member(101, &own), first);
+    });
+}
+
+#[test]
+fn s41_the_process_finds_connection_ids_of_the_kernel() {
+    for family in [Family::V4, Family::V6] {
+        run_with_clients(true, family, |clients| {
+            let forwarder = clients.forwarder;
+            let learnt = forwarder.learnt_ids().unwrap();
+            let (group, listener) = (udp_listener(family).group, family.listener());
+            let find = |id: &[u8]| learnt.find_member(group, listener, id);
+            let (id, long) = (make_id(1), [9; 20]);
+            assert_eq!((find(&id), learnt.list_lengths()), (None, vec![]));
+            let first = clients.connect(100, &id).to;
+            let second = clients.connect(200, &long).to;
+            assert_ne!(first, second);
+            assert_eq!((find(&id), find(&long)), (Some(first), Some(second)));
+            assert_eq!(learnt.list_lengths(), [20, 8]);
+            for none in [&id[..7], &[], &[1; 21], &[1; 300]] {
+                assert_eq!(find(none), None);
+            }
+            assert_eq!(learnt.find_member(group + 1, listener, &id), None);
+            assert_eq!(learnt.find_member(u32::MAX, listener, &id), None);
+            let elsewhere = SocketAddr::new(listener.ip(), 81);
+            assert_eq!(learnt.find_member(group, elsewhere, &id), None);
+            // The session is over, before the balancer has looked and afterwards.
+            remove_session_of(forwarder, 100);
+            assert_eq!((find(&id), find(&long)), (None, Some(second)));
+            forwarder.sweep_connection_ids().unwrap();
+            assert_eq!(learnt.list_lengths(), [20]);
+        });
+    }
+}

@@ -1,0 +1,141 @@
+//! Limits of tokens that cannot be passed by.
+
+#![allow(clippy::unwrap_used)] // Helpers of tests fail by panicking.
+
+use std::net::SocketAddr;
+
+use evenkeel_e2e::balancer::Balancer;
+use evenkeel_e2e::language_model::LanguageModel;
+use evenkeel_e2e::member::{Member, Seen, ok_response};
+use evenkeel_e2e::wire::{Message, Wire};
+
+/// A balancer with one engine, and a limit of 1,000 tokens for each key.
+fn balance(engine: SocketAddr) -> Balancer {
+    Balancer::start(&format!(
+        "workers = 1\n[admin]\nlisten = \"127.0.0.1:0\"\n[rule.web]\nlisten = \"127.0.0.1:0\"\n\
+         members = [\"{engine}\"]\nstrategy = \"inference\"\nhealth_check = false\n\
+         ejection = {{ min_requests = 1000 }}\nconnection_failure_limit = 1000\n\
+         [[rule.web.request_limits]]\nname = \"tokens\"\ntokens = \"1000/d\"\nkey = \"header:X-Key\"\n"
+    ))
+}
+
+/// Sends a request with a key, in chunks of `chunk` bytes unless that is 0.
+fn send_as(wire: &mut Wire, key: &str, body: &str, chunk: usize) {
+    let head = format!("POST /v1/chat/completions HTTP/1.1\r\nHost: a\r\nX-Key: {key}\r\n");
+    if chunk == 0 {
+        wire.send(format!(
+            "{head}Content-Length: {}\r\n\r\n{body}",
+            body.len()
+        ));
+        return;
+    }
+    wire.send(format!("{head}Transfer-Encoding: chunked\r\n\r\n"));
+    for part in body.as_bytes().chunks(chunk) {
+        wire.send([format!("{:x}\r\n", part.len()).as_bytes(), part, b"\r\n"].concat());
+    }
+    wire.send("0\r\n\r\n");
+}
+
+fn ask_as(wire: &mut Wire, key: &str, body: &str, chunk: usize) -> Message {
+    send_as(wire, key, body, chunk);
+    wire.read_response()
+}
+
+#[test]
+fn no_spelling_of_a_request_hides_its_prompt() {
+    let engine = LanguageModel::start();
+    let balancer = balance(engine.address());
+    let text = "x".repeat(6000);
+    let messages = format!(r#"[{{"role":"user","content":"{text}"}}]"#);
+    let nested = format!("{}1{}", "[".repeat(65), "]".repeat(65));
+    // The engine does not tell the tokens of these streams.
+    let bodies = [
+        format!(r#"{{"stream":true,"messages":{messages}}}"#),
+        format!(r#"{{"stream":true,"prompt":"a","messages":{messages}}}"#),
+        format!(r#"{{"stream":true,"prompt":"a","prompt":"{text}"}}"#),
+        format!(r#"{{"stream":true,"prompt":"a","mess\u0061ges":{messages}}}"#),
+        format!(r#"{{"stream":true,"prompt":"a","x":{nested},"messages":{messages}}}"#),
+        format!(r#"{{"x":{nested},"stream":true,"messages":{messages}}}"#),
+        format!("\u{feff}{{\"stream\":true,\"messages\":{messages}}}"),
+        format!(r#"{{"stream":true,"inputs":"{text}"}}"#),
+    ];
+    for (number, body) in bodies.iter().enumerate() {
+        for chunk in [0, 700] {
+            let key = format!("{number} {chunk}");
+            let mut wire = balancer.connect();
+            let first = ask_as(&mut wire, &key, body, chunk);
+            assert_eq!(first.second_word(), "200", "{body}");
+            let second = ask_as(&mut wire, &key, r#"{"prompt":"a"}"#, 0);
+            assert_eq!(second.second_word(), "429", "{body}");
+        }
+    }
+    // An honest client with a short prompt has tokens left.
+    let mut wire = balancer.connect();
+    for _ in 0..3 {
+        let answer = ask_as(&mut wire, "honest", r#"{"stream":true,"prompt":"a"}"#, 0);
+        assert_eq!(answer.second_word(), "200");
+    }
+}
+
+#[test]
+fn a_stream_that_does_not_end_pays_as_it_goes() {
+    const EVENT: &str = "data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\"word\"}}]}\n\n";
+    const EVENTS: usize = 1000;
+    let engine = Member::start(|script, mut wire| {
+        while let Some(request) = script.read_request(&mut wire) {
+            if !request.text().contains("stream") {
+                wire.send(ok_response("short"));
+                continue;
+            }
+            wire.send(
+                "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n",
+            );
+            let chunk = format!("{:x}\r\n{EVENT}\r\n", EVENT.len());
+            wire.send(chunk.repeat(EVENTS - 1));
+            wire.send(format!(
+                "{:x}\r\n{}\r\n",
+                EVENT.len(),
+                EVENT.replace("word", "last")
+            ));
+        }
+    });
+    let balancer = balance(engine.address());
+    let mut stream = balancer.connect();
+    send_as(&mut stream, "a", r#"{"stream":true,"prompt":"b"}"#, 0);
+    assert_eq!(stream.read_head().second_word(), "200");
+    let mut wire = balancer.connect();
+    assert!(stream.try_read_until(b"last").is_some());
+    // The stream goes on, and the key has used its tokens.
+    let refused = ask_as(&mut wire, "a", r#"{"prompt":"b"}"#, 0);
+    assert_eq!(refused.second_word(), "429");
+    let mut wire = balancer.connect();
+    assert_eq!(
+        ask_as(&mut wire, "b", r#"{"prompt":"b"}"#, 0).second_word(),
+        "200"
+    );
+}
+
+#[test]
+fn a_client_that_leaves_an_engine_before_the_answer_has_used_its_tokens() {
+    let engine = Member::start(|script, mut wire| {
+        let request = script.read_request(&mut wire);
+        if request.is_some_and(|request| request.text().contains("short")) {
+            wire.send(ok_response("short"));
+        }
+        // All others wait for an answer.
+        script.read_request(&mut wire);
+    });
+    let balancer = balance(engine.address());
+    let mut wire = balancer.connect();
+    let long = format!(r#"{{"prompt":"{}"}}"#, "x".repeat(6000));
+    send_as(&mut wire, "a", &long, 0);
+    engine.next_request();
+    drop(wire);
+    assert!(matches!(engine.next(), Seen::End(..)));
+    let mut wire = balancer.connect();
+    let refused = ask_as(&mut wire, "a", r#"{"prompt":"short"}"#, 0);
+    assert_eq!(refused.second_word(), "429");
+    let mut wire = balancer.connect();
+    let answer = ask_as(&mut wire, "b", r#"{"prompt":"short"}"#, 0);
+    assert_eq!(answer.second_word(), "200");
+}
