@@ -265,7 +265,7 @@ fn a_sign_of_life_of_an_engine_reaches_its_client_before_the_first_event() {
         body.len()
     ));
     assert_eq!(wire.read_head().second_word(), "200");
-    wire.try_read_until(b": ping\n\n").unwrap();
+    wire.try_read_until(b": ping\n\n\r\n").unwrap();
     // Its client has got something, so that the end is passed on.
     drop(go);
     assert!(wire.is_at_end());
