@@ -1884,14 +1884,14 @@ static __always_inline int read_tcp(struct __sk_buff *skb, struct headers *head,
 /* Bytes of TCP or UDP that an error quotes at least: ports first. */
 #define QUOTED 8
 
-/* Reads the addresses of the packet that an error of ICMP quotes. Returns -1 if the message is no error, or quotes no
- * packet of the protocol whose ports can be found. */
-static __always_inline int read_error(struct __sk_buff *skb, int is6, __u8 protocol, struct evk_address *from,
-				      struct evk_address *to)
+/* Reads the addresses of the packet that an error of ICMP with this length quotes. Returns -1 if the message is no error,
+ * or quotes no packet of the protocol whose ports can be found: bytes behind the message are none of it. */
+static __always_inline int read_error(struct __sk_buff *skb, int is6, __u32 length, __u8 protocol,
+				      struct evk_address *from, struct evk_address *to)
 {
 	__u32 icmp_at = is6 ? ETH_HLEN + 40 : ETH_HLEN + 20;
 	__u32 inner_at = icmp_at + 8, tcp_at = is6 ? inner_at + 40 : inner_at + 20;
-	if (pull(skb, tcp_at + QUOTED))
+	if (length < tcp_at + QUOTED - icmp_at || pull(skb, tcp_at + QUOTED))
 		return -1;
 	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
 	if (data + tcp_at + QUOTED > end)
@@ -1955,7 +1955,7 @@ static __attribute__((noinline)) int forward_error(struct __sk_buff *skb, int is
 	__u32 length = 0;
 	enum content content = is6 ? read_ipv6(skb, &head, &length) : read_ipv4(skb, &head, &length);
 	struct evk_address from = {}, to = {}, next = {};
-	if (content != ERROR || read_error(skb, is6, IPPROTO_TCP, &from, &to) || !is_equal(&from.ip, &head.to.ip))
+	if (content != ERROR || read_error(skb, is6, length, IPPROTO_TCP, &from, &to) || !is_equal(&from.ip, &head.to.ip))
 		return TC_ACT_UNSPEC;
 	struct evk_ip receiver = from.ip;
 	/* A packet of the client to the member: the client knows the listener. */

@@ -719,7 +719,7 @@ static __attribute__((noinline)) int forward_udp_error(struct __sk_buff *skb, in
 	enum content content = is6 ? read_ipv6(skb, &head, &length) : read_ipv4(skb, &head, &length);
 	struct evk_address from = {}, to = {}, next = {}, receiver = {};
 	struct evk_udp_draft *draft = find_udp_draft();
-	if (!draft || content != ERROR || read_error(skb, is6, IPPROTO_UDP, &from, &to) ||
+	if (!draft || content != ERROR || read_error(skb, is6, length, IPPROTO_UDP, &from, &to) ||
 	    !is_equal(&from.ip, &head.to.ip))
 		return TC_ACT_UNSPEC;
 	draft->pair.member = to;

@@ -94,6 +94,8 @@ choices! {
     Router {
         /// The balancer.
         "evenkeel" => Evenkeel,
+        /// The balancer, which also reads the metrics of the engines once a second.
+        "evenkeel-metrics" => EvenkeelMetrics,
         /// Engines in turn.
         "round-robin" => RoundRobin,
         /// The fewest requests.

@@ -808,7 +808,9 @@ fn a_body_beyond_max_body_without_a_length_gets_413_and_no_member_gets_it_whole(
         let is_whole = body.ends_with(b"\r\n0\r\n\r\n");
         seen.send((head, is_whole)).unwrap();
         if is_whole {
-            let _ = stream.write_all(&ok("whole"));
+            // The connection ends here: the next request must not come by it.
+            let head = "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 5\r\n\r\n";
+            let _ = stream.write_all(format!("{head}whole").as_bytes());
         }
     });
     let bed = Bed::new(Http, &[address], |rule| {

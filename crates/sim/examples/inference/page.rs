@@ -56,7 +56,7 @@ fn format_summary(rows: &[Row]) -> String {
     let mut ratios = Vec::new();
     for world in worlds(rows) {
         let others = rows.iter();
-        let others = others.filter(|row| row.world == world && row.router != Router::Evenkeel);
+        let others = others.filter(|row| row.world == world && !row.router.is_balancer());
         let best = others.min_by(|one, other| mean_end(one).total_cmp(&mean_end(other)));
         let (Some(own), Some(best)) = (find(rows, world, Router::Evenkeel), best) else {
             continue;
@@ -108,6 +108,50 @@ fn format_summary(rows: &[Row]) -> String {
             );
         }
     }
+    text += &format_metrics(rows);
+    text
+}
+
+/// Ratios to the balancer with the metrics of engines.
+fn format_metrics(rows: &[Row]) -> String {
+    let of_world = |world| {
+        let own = find(rows, world, Router::Evenkeel)?;
+        let other = find(rows, world, Router::EvenkeelMetrics)?;
+        let first = |of: &Row| of.mean(|of| of.first_token_p90);
+        Some((
+            world,
+            mean_end(own) / mean_end(other),
+            first(own) / first(other),
+        ))
+    };
+    let ratios: Vec<_> = worlds(rows).into_iter().filter_map(of_world).collect();
+    if ratios.is_empty() {
+        return String::new();
+    }
+    let mut text = String::from(
+        "\n## Without metrics of engines\n\nThe strategy needs no metrics. `evenkeel-metrics` reads them once a second: requests \
+         that wait, and all requests of an engine. Times without them, as ratios to times with them; 1.05 is asked.\n\n\
+         | world | mean time to the end | first token, 90th percentile |\n|---|---|---|\n",
+    );
+    for (world, end, first) in &ratios {
+        let _ = writeln!(text, "| {world} | {end:.3} | {first:.3} |");
+    }
+    for (what, is_end) in [("Mean time to the end", true), ("First token", false)] {
+        let of_kind = ratios
+            .iter()
+            .map(|of| (if is_end { of.1 } else { of.2 }, of.0));
+        if let Some((mean, worst, world)) = summarize_ratios(&of_kind.collect::<Vec<_>>()) {
+            let is_reached = if worst <= 1.05 {
+                "reached"
+            } else {
+                "not reached"
+            };
+            let _ = writeln!(
+                text,
+                "\n{what}: geometric mean {mean:.3}, worst {worst:.3} ({world}): {is_reached}."
+            );
+        }
+    }
     text
 }
 
@@ -150,7 +194,7 @@ fn format_table(rows: &[Row], figure: fn(&Figures) -> f64, has_ratio: bool) -> S
     for world in worlds(rows) {
         let _ = write!(text, "| {world} |");
         let of = |router: &Router| find(rows, world, *router).map(|row| row.mean(figure));
-        let others = routers.iter().filter(|of| **of != Router::Evenkeel);
+        let others = routers.iter().filter(|of| !of.is_balancer());
         let best = others.filter_map(of).fold(f64::MAX, f64::min);
         for router in &routers {
             let value = of(router).unwrap_or(f64::NAN);

@@ -145,6 +145,7 @@ fn read_workload(prompts: &Prompts, length: Duration) -> Result<Workload, Vec<Pr
 fn find_router(wanted: Wanted) -> Router {
     match wanted {
         Wanted::Evenkeel => Router::Evenkeel,
+        Wanted::EvenkeelMetrics => Router::EvenkeelMetrics,
         Wanted::RoundRobin => Router::RoundRobin,
         Wanted::LeastRequest => Router::LeastRequest,
         Wanted::LlmD => Router::LlmD,

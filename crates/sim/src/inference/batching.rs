@@ -125,6 +125,11 @@ impl BatchingEngine {
         self.waiting.len()
     }
 
+    /// Number of requests that are read or answered.
+    pub(super) fn running_requests(&self) -> usize {
+        self.running.len()
+    }
+
     /// Cache, as an engine's metrics and events tell.
     pub(super) fn block_cache(&self) -> &BlockCache {
         &self.cache

@@ -15,6 +15,8 @@ use super::prompts::{PromptRequest, Prompts, TOKENS_PER_BLOCK};
 pub enum Router {
     /// The balancer, with the strategy of its configuration.
     Evenkeel,
+    /// The balancer, which also reads the metrics of the engines once a second: requests that wait, and all requests.
+    EvenkeelMetrics,
     /// Engines in turn.
     RoundRobin,
     /// The engine with the fewest requests in flight.
@@ -38,8 +40,9 @@ pub enum Router {
 
 impl Router {
     /// All routers, with their names.
-    pub const ALL: [(&str, Router); 9] = [
+    pub const ALL: [(&str, Router); 10] = [
         ("evenkeel", Router::Evenkeel),
+        ("evenkeel-metrics", Router::EvenkeelMetrics),
         ("round-robin", Router::RoundRobin),
         ("least-request", Router::LeastRequest),
         ("llm-d", Router::LlmD),
@@ -49,6 +52,11 @@ impl Router {
         ("smg", Router::Smg),
         ("preble", Router::Preble),
     ];
+
+    /// True if the router is the balancer's own code.
+    pub fn is_balancer(self) -> bool {
+        matches!(self, Router::Evenkeel | Router::EvenkeelMetrics)
+    }
 
     /// Name of the router.
     pub fn name(self) -> &'static str {
@@ -164,7 +172,7 @@ impl RouterState {
         };
         let everyone: Vec<usize> = (0..count).collect();
         match self.router {
-            Router::Evenkeel | Router::RoundRobin => {
+            Router::Evenkeel | Router::EvenkeelMetrics | Router::RoundRobin => {
                 self.turn = (self.turn + 1) % count;
                 self.turn
             }

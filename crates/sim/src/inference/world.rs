@@ -8,6 +8,7 @@ use evenkeel_core::engine_work::EngineWork;
 use evenkeel_core::engines::ShareCharge;
 use evenkeel_core::group::{Group, Outcome, PickError, Request, Ticket};
 use evenkeel_core::latency::Remainder;
+use evenkeel_core::load::{LoadId, LoadValue};
 use evenkeel_inference::group::{AnswerEnd, RequestFacts};
 use evenkeel_inference::usage::Usage;
 use evenkeel_manager::config::Config;
@@ -25,6 +26,9 @@ use crate::scenario::{Change, ChangeEffect};
 
 /// Time between two rounds of control, in nanoseconds.
 const ROUND: f64 = 100e6;
+
+/// Time between two readings of the metrics of engines, in nanoseconds.
+const METRICS: f64 = 1e9;
 
 /// Time beyond twice the length of a run after which requests without an answer have failed.
 const PATIENCE: Duration = Duration::from_secs(600);
@@ -112,6 +116,8 @@ pub(super) enum EngineEvent {
     Look(usize),
     Change(usize),
     Round,
+    /// Balancers read the metrics of all engines.
+    Metrics,
     Sample,
 }
 
@@ -232,6 +238,10 @@ impl World for EngineWorld<'_> {
                 }
                 self.queue.schedule_after(ROUND, EngineEvent::Round);
             }
+            EngineEvent::Metrics => {
+                self.read_metrics();
+                self.queue.schedule_after(METRICS, EngineEvent::Metrics);
+            }
             EngineEvent::Sample => self.take_sample(),
         }
         self.open > 0 && (self.queue.elapsed_nanos() as f64) < self.latest_end
@@ -248,7 +258,9 @@ impl<'a> EngineWorld<'a> {
             let groups = make_groups(scenario.config.clone(), queue.current_time());
             Balancer {
                 group: find_group(&groups, &scenario.group),
-                handle: (scenario.router == Router::Evenkeel)
+                handle: scenario
+                    .router
+                    .is_balancer()
                     .then(|| groups.find_handle(&scenario.group).cloned())
                     .flatten(),
                 groups,
@@ -289,8 +301,11 @@ impl<'a> EngineWorld<'a> {
                 .queue
                 .schedule_after(after, EngineEvent::Change(index));
         }
-        if scenario.router == Router::Evenkeel {
+        if scenario.router.is_balancer() {
             world.queue.schedule_after(ROUND, EngineEvent::Round);
+        }
+        if scenario.router == Router::EvenkeelMetrics {
+            world.queue.schedule_after(METRICS, EngineEvent::Metrics);
         }
         if let Some(every) = scenario.samples {
             let every = duration_nanos(every);
@@ -312,6 +327,30 @@ impl<'a> EngineWorld<'a> {
         let gap = after.saturating_sub(self.queue.elapsed_nanos()).max(1);
         self.queue
             .schedule_after(gap as f64, EngineEvent::FirstTurn(turn));
+    }
+
+    /// Gives all balancers the metrics of all engines.
+    fn read_metrics(&mut self) {
+        let now = self.queue.current_time();
+        for group in self
+            .balancers
+            .iter()
+            .filter_map(|balancer| balancer.group.as_ref())
+        {
+            for (engine, member) in self.engines.iter().zip(group.members()) {
+                let waiting = engine.waiting_requests();
+                let all = waiting + engine.running_requests();
+                let loads = [
+                    (LoadId::WAITING_REQUESTS, waiting),
+                    (LoadId::IN_FLIGHT, all),
+                ];
+                let loads = loads.map(|(id, requests)| (id, LoadValue::new(requests as f64)));
+                for (id, value) in loads {
+                    // Both have a name, so there is room.
+                    let _ = value.map(|value| member.location.report_load(id, value, now));
+                }
+            }
+        }
     }
 
     fn arrive(&mut self, request: usize) {
@@ -336,7 +375,7 @@ impl<'a> EngineWorld<'a> {
         let balancer = &mut self.balancers[job.balancer];
         let of = &self.prompts.requests()[job.request];
         let now = self.queue.current_time();
-        if self.scenario.router != Router::Evenkeel {
+        if !self.scenario.router.is_balancer() {
             let router = &mut balancer.router;
             let (at, rng) = (now.as_nanos(), &mut self.decisions);
             job.engine = router.choose_engine(self.prompts, of, &self.engines, at, rng);

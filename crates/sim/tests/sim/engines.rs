@@ -164,12 +164,23 @@ fn a_slow_engine_costs_less_than_with_any_other_rule() {
     let slowness = [4.0, 1.0, 1.0, 1.0];
     let (even, _) = play(&scenario(Router::Evenkeel, &slowness), &prompts);
     for (name, router) in Router::ALL {
-        if router != Router::Evenkeel {
+        if !router.is_balancer() {
             let (other, _) = play(&scenario(router, &slowness), &prompts);
             let ratio = mean_end(&even) / mean_end(&other);
             assert!(ratio < 1.0, "{name}: {ratio}");
         }
     }
+}
+
+/// With metrics the balancer knows of queues which it would only expect otherwise: it uses them, and gains little.
+#[test]
+fn metrics_of_engines_change_little() {
+    let prompts = shared(6.0).draw(6);
+    let [without, with] = [Router::Evenkeel, Router::EvenkeelMetrics]
+        .map(|router| play(&scenario(router, &[4.0, 1.0, 1.0, 1.0]), &prompts).0);
+    assert_ne!(with.per_member, without.per_member);
+    let ratio = mean_end(&without) / mean_end(&with);
+    assert!(ratio < 1.1, "{ratio}");
 }
 
 #[test]

@@ -155,6 +155,18 @@ fn s41_icmp_errors_reach_the_side_that_has_sent_the_packet() {
                     assert_eq!(sent, None);
                 }
             }
+            // Bytes behind the length that the header of IP says are no part of the message.
+            let (headers, length_at) = match family {
+                Family::V4 => (20u16, 16),
+                Family::V6 => (0, 18),
+            };
+            let quote = 8 + if family == Family::V4 { 20 } else { 40 };
+            for length in 1..quote + 16 {
+                let mut short = frame.clone();
+                short[length_at..length_at + 2].copy_from_slice(&(headers + length).to_be_bytes());
+                let sent = send_frame(forwarder, interface, &short);
+                assert_eq!(sent.is_some(), length >= quote + 8, "{length}");
+            }
         }
     });
 }
