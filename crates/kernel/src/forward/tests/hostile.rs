@@ -398,6 +398,17 @@ fn check_frame(forwarder: &Forwarder, interface: u32, frame: &[u8]) -> bool {
     true
 }
 
+/// Takes the next three ports of the client that no connection has: a changed SYN of an earlier case may have begun one.
+fn take_ports(forwarder: &Forwarder, family: Family, next: &Cell<u16>) -> u16 {
+    loop {
+        let first = next.replace(next.get().wrapping_add(3).max(1_024));
+        let is_free = |port| Entry::find(forwarder, family.client(port)).is_none();
+        if (first..first + 3).all(is_free) {
+            return first;
+        }
+    }
+}
+
 /// Returns frames of connections of a way: an open connection of the client with this port, and a connection of the next
 /// port that its member has not accepted.
 fn write_frames(
@@ -535,7 +546,7 @@ fn s41_hostile_packets_reach_the_sides_of_their_connection_only() {
         let mut runner = TestRunner::default();
         runner
             .run(&(ways, changes()), |((family, way), changes)| {
-                let first = port.replace(port.get().wrapping_add(3).max(1_024));
+                let first = take_ports(forwarder, family, &port);
                 let frames = write_frames(forwarder, interface, family, way, first);
                 for (which, bytes, flags, length) in changes {
                     let mut frame = which.get(&frames).clone();
