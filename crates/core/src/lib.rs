@@ -20,6 +20,7 @@ mod estimate;
 mod filter;
 mod float;
 pub mod group;
+pub mod hash_terms;
 mod histogram;
 pub mod key;
 pub mod latency;

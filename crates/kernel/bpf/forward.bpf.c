@@ -28,7 +28,7 @@ char LICENSE[] SEC("license") = "Dual MIT/GPL";
 #define AF_INET6 10
 #define MAX_SEATS 4096	 /* members of all groups */
 #define MAX_GROUPS 256	 /* groups */
-#define GROUP_SEATS 64	 /* members of a group */
+#define GROUP_SEATS 128	 /* members of a group */
 #define CONNECTIONS 65536 /* the loader sets the size of the tables */
 #define MAX_RETRIES 10 /* members that a connection is refused by, at most, before one accepts */
 #define OPTIONS 40     /* bytes of TCP options, at most */
@@ -40,7 +40,7 @@ char LICENSE[] SEC("license") = "Dual MIT/GPL";
  * acceptance was lost, or takes longer to the client. */
 #define DIRECT_AGAIN_NS 2500000000ULL
 
-enum evk_form { FORM_PASS, FORM_SCORE, FORM_TURNS };
+enum evk_form { FORM_PASS, FORM_SCORE, FORM_TURNS, FORM_HASH };
 
 /* Ways to members. 0: the program changes addresses, and sees the answers. */
 enum evk_way {
@@ -104,6 +104,7 @@ struct evk_listener {
 struct evk_group {
 	__u32 form;
 	__u32 growth; /* cost of each further connection, in 1/256 of the first */
+	__u32 bound;  /* FORM_HASH: most connections at a member, relative to the average; 0: any number */
 	__u32 count;
 	__u32 seats[GROUP_SEATS];
 };
@@ -116,6 +117,9 @@ struct evk_terms {
 	__u32 others; /* connections that other processes and the proxy have there */
 	__u32 room;   /* limit of connections here; 0: no new connections */
 	__u32 leave;  /* not 0: clients with sessions of UDP go to other members */
+	__u64 name_hash; /* FORM_HASH: hash of the member's name */
+	__u32 weight;	 /* FORM_HASH: weight of the member */
+	__u32 zero;
 };
 
 /* Written here. */
@@ -506,6 +510,10 @@ struct evk_best {
 	__u32 seats[GROUP_SEATS];
 	__u64 scores[GROUP_SEATS];
 	struct evk_address client;
+	/* FORM_HASH: key of the client, bound times all connections, and sum of the weights. */
+	__u64 key;
+	__u64 limit;
+	__u64 weight;
 };
 
 struct {
@@ -520,11 +528,13 @@ enum evk_asked {
 	OF_IPV6 = 1,	   /* members of IPv6, and not of IPv4 */
 	SOME_EXCLUDED = 2, /* some seats are excluded */
 	BY_TURNS = 4,	   /* members take turns: FORM_TURNS */
+	BY_HASH = 8,	   /* FORM_HASH */
 };
 
 static __always_inline __u32 ask_seats(const struct evk_best *best, __u32 form)
 {
-	return (best->is_ipv6 ? OF_IPV6 : 0) | (best->tries ? SOME_EXCLUDED : 0) | (form == FORM_TURNS ? BY_TURNS : 0);
+	return (best->is_ipv6 ? OF_IPV6 : 0) | (best->tries ? SOME_EXCLUDED : 0) | (form == FORM_TURNS ? BY_TURNS : 0) |
+	       (form == FORM_HASH ? BY_HASH : 0);
 }
 
 /* True if a seat is excluded. */
@@ -541,6 +551,23 @@ static __always_inline int was_tried(__u32 seat)
 	return 0;
 }
 
+#define NO_SEAT (~0ULL)
+
+/* Number of connections at the member of a seat; NO_SEAT if the member may not get one. */
+static __always_inline __u64 count_busy(__u32 seat, __u32 asked, const struct evk_terms *terms,
+					const struct evk_counts *counts)
+{
+	if (asked & SOME_EXCLUDED && was_tried(seat))
+		return NO_SEAT;
+	if (is_ipv6(&terms->address.ip) != (asked & OF_IPV6))
+		return NO_SEAT;
+	__s64 own = counts->in_flight;
+	__u64 here = own > 0 ? own : 0;
+	return here >= terms->room ? NO_SEAT : here + terms->others;
+}
+
+#include "hash.bpf.h"
+
 /* Score of a seat, the lowest wins; NO_SCORE if the member may not get a connection. A function of its
  * own, which the verifier checks once: inlined, its branches would multiply in the loop below. `asked` is of
  * `enum evk_asked`. */
@@ -548,17 +575,18 @@ __attribute__((noinline)) __u64 evk_score(__u32 seat, __u32 asked, __u32 growth,
 {
 	struct evk_terms *terms = bpf_map_lookup_elem(&evk_terms, &seat);
 	struct evk_counts *counts = bpf_map_lookup_elem(&evk_counts, &seat);
-	if (!terms || !counts || (asked & SOME_EXCLUDED && was_tried(seat)))
+	if (!terms || !counts)
 		return NO_SCORE;
-	if (is_ipv6(&terms->address.ip) != (asked & OF_IPV6))
-		return NO_SCORE;
-	__s64 own = counts->in_flight;
-	__u64 here = own > 0 ? own : 0;
-	if (here >= terms->room)
+	__u64 busy = count_busy(seat, asked, terms, counts);
+	if (busy == NO_SEAT)
 		return NO_SCORE;
 	if (asked & BY_TURNS)
 		return counts->pass > last ? counts->pass : last;
-	__u64 busy = here + terms->others;
+	if (asked & BY_HASH) {
+		__u32 zero = 0;
+		struct evk_best *best = bpf_map_lookup_elem(&evk_best, &zero);
+		return best ? score_by_hash(best, terms, busy) : NO_SCORE;
+	}
 	if (busy > 0xffffff)
 		busy = 0xffffff;
 	/* The first connection costs 1, the second 1, each further one `growth`. */
@@ -568,7 +596,8 @@ __attribute__((noinline)) __u64 evk_score(__u32 seat, __u32 asked, __u32 growth,
 	return places >> 32 ? NO_SCORE - 1 : terms->base * places;
 }
 
-/* Chooses a seat that is not excluded: `evenkeel_core::terms::choose` is the same function. Returns -1 if no
+/* Chooses a seat that is not excluded: `evenkeel_core::terms::choose` is the same function, and for FORM_HASH
+ * `evenkeel_core::hash_terms::choose`. Returns -1 if no
  * member has room, -2 if the form is not known. */
 __attribute__((noinline)) int evk_choose_seat(__u32 number)
 {
@@ -582,12 +611,14 @@ __attribute__((noinline)) int evk_choose_seat(__u32 number)
 	if (!turn)
 		return -2;
 	__u32 form = group->form, total = group->count;
-	if ((form != FORM_SCORE && form != FORM_TURNS) || total > GROUP_SEATS)
+	if (form == FORM_PASS || form > FORM_HASH || total > GROUP_SEATS)
 		return -2;
 	if (total == 0)
 		return -1;
 	__u64 last = *turn;
-	__u32 at = bpf_get_prandom_u32() % total, asked = ask_seats(best, form);
+	__u32 at = form == FORM_HASH ? 0 : bpf_get_prandom_u32() % total, asked = ask_seats(best, form);
+	if (form == FORM_HASH)
+		evk_begin_hash(number, asked);
 	best->score = NO_SCORE;
 	best->count = total;
 	for (__u32 i = 0; i < GROUP_SEATS; i++) {
@@ -684,6 +715,9 @@ __attribute__((noinline)) int evk_tell_decision(__u32 number, __u32 chosen, __u6
 	told->tries = best->tries;
 	told->count = best->count;
 	told->zero = 0;
+	/* Scores by hash that could not win were not worked out. */
+	__u32 is_hashed = group->form == FORM_HASH, asked = ask_seats(best, group->form);
+	best->score = NO_SCORE;
 	for (__u32 i = 0; i < GROUP_SEATS; i++) {
 		struct evk_candidate *candidate = &told->candidates[i];
 		__u32 seat = best->seats[i];
@@ -693,7 +727,7 @@ __attribute__((noinline)) int evk_tell_decision(__u32 number, __u32 chosen, __u6
 		if (i >= best->count || !terms || !counts)
 			continue;
 		__s64 here = counts->in_flight;
-		candidate->score = best->scores[i];
+		candidate->score = is_hashed ? evk_score(seat, asked, 0, 0) : best->scores[i];
 		candidate->seat = seat;
 		candidate->here = here > 0 ? here : 0;
 		candidate->base = terms->base;
@@ -2101,7 +2135,10 @@ int evk_forward(struct __sk_buff *skb)
 /* Chooses a seat of a group without a packet: for tests. */
 struct evk_question {
 	__u32 group;
-	__u32 is_ipv6; /* family of the client */
+	__u32 tries; /* number of seats that are excluded */
+	struct evk_address client;
+	__u16 tried[MAX_RETRIES];
+	__u32 zero;
 };
 
 SEC("syscall")
@@ -2109,10 +2146,12 @@ int evk_choose(struct evk_question *question)
 {
 	__u32 zero = 0;
 	struct evk_best *best = bpf_map_lookup_elem(&evk_best, &zero);
-	if (best)
-		best->tries = 0;
-	if (best)
-		best->is_ipv6 = question->is_ipv6;
+	if (!best)
+		return -2;
+	best->tries = question->tries;
+	__builtin_memcpy(best->tried, question->tried, sizeof(best->tried));
+	__builtin_memcpy(&best->client, &question->client, sizeof(best->client));
+	best->is_ipv6 = is_ipv6(&best->client.ip);
 	return evk_choose_seat(question->group);
 }
 
