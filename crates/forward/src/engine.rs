@@ -12,7 +12,7 @@ use evenkeel_core::terms::{Form, scale_growth};
 use evenkeel_core::time::Instant;
 use evenkeel_kernel::bpf::BpfError;
 use evenkeel_kernel::forward::{
-    self as kernel, Event, Family, Forwarder, GROUP_SEATS, GROUPS, GroupTerms, Listener, OUTCOMES,
+    self as kernel, Event, Family, Forwarder, GROUPS, GroupTerms, Listener, OUTCOMES,
     Place, Step, Terms,
 };
 use evenkeel_limits::memory::MemoryBound;
@@ -93,7 +93,7 @@ pub(crate) struct Engine {
     /// Connections in programs of other versions.
     left_before: usize,
     buffers: Buffers,
-    /// Groups that were reported as too large, or as having a strategy that cannot decide in the kernel.
+    /// Groups that were reported as having a strategy that cannot decide in the kernel.
     reported: HashSet<Arc<str>>,
     pub(crate) records: Records,
     pub(crate) requests: Requests,
@@ -293,17 +293,13 @@ impl Engine {
             Form::Hash { bound } => (terms.form, terms.bound) = (BY_HASH, scale_bound(bound)),
             Form::Own => {}
         }
-        if members.len() > GROUP_SEATS {
-            terms.form = 0;
-        }
         // Rows go by ports, too.
         let is_proxied = terms.form == 0 || terms.form == BY_HASH && rule.anycast;
         if is_proxied && self.reported.insert(Arc::clone(name)) {
             let what = if terms.form == 0 { "group" } else { "group's rules with anycast" };
             warn!(
                 group = &**name,
-                "the proxy serves all connections of the {what}: the kernel cannot decide for the strategy {}, or for \
-                 more than {GROUP_SEATS} members",
+                "the proxy serves all connections of the {what}: the kernel cannot decide for the strategy {}",
                 group.strategy().name
             );
         }

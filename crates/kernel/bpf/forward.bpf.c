@@ -28,7 +28,7 @@ char LICENSE[] SEC("license") = "Dual MIT/GPL";
 #define AF_INET6 10
 #define MAX_SEATS 4096	 /* members of all groups */
 #define MAX_GROUPS 256	 /* groups */
-#define GROUP_SEATS 128	 /* members of a group */
+#define GROUP_SEATS 128	 /* members of a group that a decision looks at */
 #define CONNECTIONS 65536 /* the loader sets the size of the tables */
 #define MAX_RETRIES 10 /* members that a connection is refused by, at most, before one accepts */
 #define OPTIONS 40     /* bytes of TCP options, at most */
@@ -105,8 +105,14 @@ struct evk_group {
 	__u32 form;
 	__u32 growth; /* cost of each further connection, in 1/256 of the first */
 	__u32 bound;  /* FORM_HASH: most connections at a member, relative to the average; 0: any number */
-	__u32 count;
+	__u32 count;  /* with more than GROUP_SEATS the group has a list */
 	__u32 seats[GROUP_SEATS];
+};
+
+/* Seats of all members of a group. */
+struct evk_seat_list {
+	__u32 count;
+	__u16 seats[MAX_SEATS];
 };
 
 /* Written by the balancer. */
@@ -241,6 +247,15 @@ struct {
 	__type(key, __u32);
 	__type(value, struct evk_group);
 } evk_groups SEC(".maps");
+
+/* Lists of the groups with more than GROUP_SEATS members. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, MAX_GROUPS);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, __u32);
+	__type(value, struct evk_seat_list);
+} evk_seat_lists SEC(".maps");
 
 /* Time of the last turn of each group: among members of IPv4, and behind these, of IPv6. */
 struct {
@@ -597,7 +612,8 @@ __attribute__((noinline)) __u64 evk_score(__u32 seat, __u32 asked, __u32 growth,
 }
 
 /* Chooses a seat that is not excluded: `evenkeel_core::terms::choose` is the same function, and for FORM_HASH
- * `evenkeel_core::hash_terms::choose`. Returns -1 if no
+ * `evenkeel_core::hash_terms::choose`. Of more than GROUP_SEATS members a decision looks at that number, from any member
+ * on. Returns -1 if no
  * member has room, -2 if the form is not known. */
 __attribute__((noinline)) int evk_choose_seat(__u32 number)
 {
@@ -611,20 +627,29 @@ __attribute__((noinline)) int evk_choose_seat(__u32 number)
 	if (!turn)
 		return -2;
 	__u32 form = group->form, total = group->count;
-	if (form == FORM_PASS || form > FORM_HASH || total > GROUP_SEATS)
+	if (form == FORM_PASS || form > FORM_HASH || total > MAX_SEATS)
 		return -2;
 	if (total == 0)
 		return -1;
+	struct evk_seat_list *list = 0;
+	if (total > GROUP_SEATS) {
+		list = bpf_map_lookup_elem(&evk_seat_lists, &number);
+		/* The number of the group may be newer than the list, or older. */
+		total = list ? list->count : 0;
+		if (!list || total == 0 || total > MAX_SEATS)
+			return -2;
+	}
+	__u32 looked = total < GROUP_SEATS ? total : GROUP_SEATS;
 	__u64 last = *turn;
 	__u32 at = form == FORM_HASH ? 0 : bpf_get_prandom_u32() % total, asked = ask_seats(best, form);
 	if (form == FORM_HASH)
 		evk_begin_hash(number, asked);
 	best->score = NO_SCORE;
-	best->count = total;
+	best->count = looked;
 	for (__u32 i = 0; i < GROUP_SEATS; i++) {
-		if (i >= total)
+		if (i >= looked)
 			break;
-		__u32 seat = group->seats[at & (GROUP_SEATS - 1)];
+		__u32 seat = list ? list->seats[at & (MAX_SEATS - 1)] : group->seats[at & (GROUP_SEATS - 1)];
 		/* The next one, and the first one after the last: without a division, and without a branch, which the
 		 * verifier would follow in each turn. */
 		at += 1;

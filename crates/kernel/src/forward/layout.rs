@@ -630,17 +630,16 @@ pub struct GroupTerms {
     pub growth: u32,
     /// Most connections at a member for decisions by hash, in 1/16,384 of the average; 0 is no bound.
     pub bound: u32,
-    /// Seats of the members, at most [`GROUP_SEATS`].
+    /// Seats of the members.
     pub seats: Vec<u32>,
 }
 
-/// Most members of a group whose decisions are made in the kernel.
+/// Most members of a group that a decision looks at.
 pub const GROUP_SEATS: usize = 128;
 
 impl GroupTerms {
     pub(super) fn write(&self) -> Vec<u8> {
-        let count = self.seats.len().min(GROUP_SEATS);
-        let head = [self.form, self.growth, self.bound, count as u32];
+        let head = [self.form, self.growth, self.bound, self.seats.len() as u32];
         let seats = self.seats.iter().copied().chain(std::iter::repeat(0));
         let words = head.into_iter().chain(seats.take(GROUP_SEATS));
         words.flat_map(u32::to_ne_bytes).collect()

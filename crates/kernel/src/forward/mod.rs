@@ -7,6 +7,7 @@
 mod copies;
 mod counts;
 mod detach;
+mod groups;
 mod hints;
 mod layout;
 mod learnt_ids;
@@ -88,10 +89,11 @@ const MEMORY_PER_CONNECTION: u64 = 4096;
 const CONNECTIONS_PER_SYN: u32 = 16;
 
 /// Maps that outlive a process.
-const PINNED: [&str; 16] = [
+const PINNED: [&str; 17] = [
     "evk_listeners",
     "evk_listener_counts",
     "evk_groups",
+    "evk_seat_lists",
     "evk_rows",
     "evk_turns",
     "evk_terms",
@@ -408,31 +410,6 @@ impl Forwarder {
             .lookup(&layout::write_address(address), MapFlags::ANY)
             .map_err(failed_to("read a BPF map"))?;
         Ok(ListenerCounts::read(&value.unwrap_or_default()))
-    }
-
-    /// Writes the decisions of a group.
-    ///
-    /// # Errors
-    ///
-    /// The kernel refuses.
-    pub fn set_group(&self, number: u32, terms: &GroupTerms) -> Result<(), BpfError> {
-        let key = number.to_ne_bytes();
-        bpf::update_map(&self.object, "evk_groups", &key, &terms.write())
-    }
-
-    /// Returns the numbers of the groups of the table with the seat of the first member of each.
-    ///
-    /// # Errors
-    ///
-    /// The kernel refuses.
-    pub fn list_groups(&self) -> Result<Vec<(u32, u32)>, BpfError> {
-        let map = find_map(&self.object, "evk_groups")?;
-        let mut found = Vec::new();
-        for number in 0..GROUPS {
-            let first = GroupTerms::read_first_seat(&read_element(&map, number)?);
-            found.extend(first.map(|seat| (number, seat)));
-        }
-        Ok(found)
     }
 
     /// Writes the terms of a member.

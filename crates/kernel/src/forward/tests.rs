@@ -21,6 +21,7 @@ mod events;
 mod families;
 mod hash;
 mod hostile;
+mod large_groups;
 mod listeners;
 mod nat;
 mod packets;
