@@ -2,7 +2,7 @@
 //!
 //! Each member has a score for each key, and the member with the lowest score is chosen, as in `strategy/hash.rs`. A score
 //! is a logarithm of 26 bits behind the point times the [base](crate::terms::scale_costs_to) of the member. Members over
-//! the bound come behind all others. The program in the kernel is held against [`choose`] by a property test.
+//! the bound come behind all others. The program in the kernel is held against [`choose_seat`] by a property test.
 
 use crate::key::mix;
 
@@ -114,7 +114,7 @@ pub fn score_seats(seats: &[HashSeat], key: u64, bound: u32) -> Vec<Option<u64>>
 }
 
 /// Lists the members that may get a connection with this key by their scores: the chosen one is the first.
-pub fn rank(seats: &[HashSeat], key: u64, bound: u32) -> Vec<usize> {
+pub fn rank_seats(seats: &[HashSeat], key: u64, bound: u32) -> Vec<usize> {
     let scores = score_seats(seats, key, bound);
     let scored = scores.into_iter().enumerate();
     let mut order: Vec<_> = scored
@@ -126,8 +126,8 @@ pub fn rank(seats: &[HashSeat], key: u64, bound: u32) -> Vec<usize> {
 }
 
 /// Chooses a member for a key: the first with the lowest score.
-pub fn choose(seats: &[HashSeat], key: u64, bound: u32) -> Option<usize> {
-    rank(seats, key, bound).first().copied()
+pub fn choose_seat(seats: &[HashSeat], key: u64, bound: u32) -> Option<usize> {
+    rank_seats(seats, key, bound).first().copied()
 }
 
 #[cfg(test)]
@@ -175,20 +175,20 @@ mod tests {
     #[test]
     fn s41_members_over_the_bound_come_behind_all_others() {
         let mut seats: Vec<_> = (0..4).map(seat).collect();
-        let order = rank(&seats, 7, scale_bound(1.25));
+        let order = rank_seats(&seats, 7, scale_bound(1.25));
         let first = order[0];
         // 1.25 times the average of 3 connections and the one to come.
         seats[first].own = 2;
         seats[first].others = 1;
-        assert_eq!(choose(&seats, 7, scale_bound(1.25)), Some(order[1]));
-        assert_eq!(choose(&seats, 7, 0), Some(first));
+        assert_eq!(choose_seat(&seats, 7, scale_bound(1.25)), Some(order[1]));
+        assert_eq!(choose_seat(&seats, 7, 0), Some(first));
         // All members have much: the order is that of before.
         for seat in &mut seats {
             seat.own = u32::MAX - 1;
         }
-        assert_eq!(rank(&seats, 7, scale_bound(1.25)), order);
+        assert_eq!(rank_seats(&seats, 7, scale_bound(1.25)), order);
         seats[first].room = 9;
-        assert_eq!(rank(&seats, 7, scale_bound(1.25)), order[1..]);
+        assert_eq!(rank_seats(&seats, 7, scale_bound(1.25)), order[1..]);
     }
 
     #[test]
@@ -202,7 +202,7 @@ mod tests {
             name: 3,
         };
         let seats = [seat; 128];
-        assert_eq!(choose(&seats, 1, scale_bound(63.99)), Some(0));
-        assert_eq!(choose(&[], 1, 0), None);
+        assert_eq!(choose_seat(&seats, 1, scale_bound(63.99)), Some(0));
+        assert_eq!(choose_seat(&[], 1, 0), None);
     }
 }

@@ -612,7 +612,7 @@ __attribute__((noinline)) __u64 evk_score(__u32 seat, __u32 asked, __u32 growth,
 }
 
 /* Chooses a seat that is not excluded: `evenkeel_core::terms::choose` is the same function, and for FORM_HASH
- * `evenkeel_core::hash_terms::choose`. Of more than GROUP_SEATS members a decision looks at that number, from any member
+ * `evenkeel_core::hash_terms::choose_seat`. Of more than GROUP_SEATS members a decision looks at that number, from any member
  * on. Returns -1 if no
  * member has room, -2 if the form is not known. */
 __attribute__((noinline)) int evk_choose_seat(__u32 number)

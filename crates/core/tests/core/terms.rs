@@ -184,7 +184,7 @@ fn s41_terms_of_hash_choose_as_the_strategy_does() {
             };
             let expected = group.choose_member(&request, &mut rng).unwrap();
             let seats = list_hash_seats(&group, &request);
-            let order = hash_terms::rank(&seats, hash_address(client), bound);
+            let order = hash_terms::rank_seats(&seats, hash_address(client), bound);
             if order[0] != expected {
                 // Weights and bounds are rounded: two members were nearly equal.
                 assert_ne!(weights[0], 2.0, "case {case}, {client}: {order:?} {expected}");

@@ -223,7 +223,7 @@ fn s41_terms_of_hash_choose_the_members_that_the_group_chooses() {
                 };
                 let expected = group.choose_member(&request, &mut fastrand::Rng::new()).ok();
                 let chosen =
-                    hash_terms::choose(&seats, hash_address(client), scale_bound(bound));
+                    hash_terms::choose_seat(&seats, hash_address(client), scale_bound(bound));
                 prop_assert_eq!(chosen.is_some(), expected.is_some());
                 decisions.set(decisions.get() + 1);
                 others.set(others.get() + u32::from(chosen != expected));

@@ -78,7 +78,7 @@ fn compare(
     };
     forwarder.set_group(7, &group).unwrap();
     let chosen = choose_seat(forwarder, 7, client, &tried);
-    let expected = hash_terms::choose(&eligible, hash_address(client), bound);
+    let expected = hash_terms::choose_seat(&eligible, hash_address(client), bound);
     let expected = expected.map_or(-1, |index| index as i32 + first as i32);
     assert_eq!(chosen, expected, "{client}, {bound}, {tried:?}: {eligible:?}");
 }
@@ -145,7 +145,7 @@ fn list_hash_seats(members: &[SocketAddr]) -> Vec<HashSeat> {
 
 /// Lists the members in the order in which a client's connections try them.
 pub(super) fn rank_members(client: IpAddr, members: &[SocketAddr]) -> Vec<SocketAddr> {
-    let order = hash_terms::rank(&list_hash_seats(members), hash_address(client), 0);
+    let order = hash_terms::rank_seats(&list_hash_seats(members), hash_address(client), 0);
     order.into_iter().map(|index| members[index]).collect()
 }
 
