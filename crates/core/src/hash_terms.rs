@@ -83,7 +83,7 @@ fn log_chance(chance: u32) -> u32 {
     let mut square = u64::from(mantissa);
     let mut fraction = 0;
     for _ in 0..LOG_BITS {
-        square = square * square >> 31;
+        square = (square * square) >> 31;
         let bit = square >> 32;
         square >>= bit;
         fraction = fraction << 1 | bit as u32;
