@@ -155,8 +155,12 @@ fn describe_candidate(
         let base = f64::from(*base) / UNIT;
         return match told.form {
             BY_HASH => {
-                let weight = f64::from(LEAST_BASE) / f64::from(*base);
-                let over = if score >= OVER_BOUND { "; over the bound" } else { "" };
+                let weight = f64::from(LEAST_BASE) / f64::from(candidate.base);
+                let over = if score >= OVER_BOUND {
+                    "; over the bound"
+                } else {
+                    ""
+                };
                 format!("weight {weight:.3}; {connections}{over}")
             }
             TURNS => format!("a turn every {base:.3}; {connections}"),

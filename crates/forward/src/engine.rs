@@ -12,8 +12,8 @@ use evenkeel_core::terms::{Form, scale_growth};
 use evenkeel_core::time::Instant;
 use evenkeel_kernel::bpf::BpfError;
 use evenkeel_kernel::forward::{
-    self as kernel, Event, Family, Forwarder, GROUPS, GroupTerms, Listener, OUTCOMES,
-    Place, Step, Terms,
+    self as kernel, Event, Family, Forwarder, GROUPS, GroupTerms, Listener, OUTCOMES, Place, Step,
+    Terms,
 };
 use evenkeel_limits::memory::MemoryBound;
 use evenkeel_net::Clock;
@@ -296,7 +296,11 @@ impl Engine {
         // Rows go by ports, too.
         let is_proxied = terms.form == 0 || terms.form == BY_HASH && rule.anycast;
         if is_proxied && self.reported.insert(Arc::clone(name)) {
-            let what = if terms.form == 0 { "group" } else { "group's rules with anycast" };
+            let what = if terms.form == 0 {
+                "group"
+            } else {
+                "group's rules with anycast"
+            };
             warn!(
                 group = &**name,
                 "the proxy serves all connections of the {what}: the kernel cannot decide for the strategy {}",

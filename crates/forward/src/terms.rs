@@ -110,7 +110,11 @@ pub(crate) fn find_terms(
             in_flight: member.slot.in_flight(),
             limit: if serves(member, share) { limit } else { 0 },
             must_leave: member.slot.reason_bits() & ends_sessions != 0,
-            name_hash: if is_hashed { key::hash(member.name.as_bytes()) } else { 0 },
+            name_hash: if is_hashed {
+                key::hash(member.name.as_bytes())
+            } else {
+                0
+            },
             weight: if is_hashed { weigh_base(*base) } else { 0 },
         })
     });

@@ -257,6 +257,14 @@ struct {
 	__type(value, struct evk_seat_list);
 } evk_seat_lists SEC(".maps");
 
+/* Time of each group from which on the next decision is told. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, MAX_GROUPS);
+	__type(key, __u32);
+	__type(value, __u64);
+} evk_samples SEC(".maps");
+
 /* Time of the last turn of each group: among members of IPv4, and behind these, of IPv6. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -525,7 +533,9 @@ struct evk_best {
 	__u32 seats[GROUP_SEATS];
 	__u64 scores[GROUP_SEATS];
 	struct evk_address client;
-	/* FORM_HASH: key of the client, bound times all connections, and sum of the weights. */
+	/* FORM_HASH: key of the client, bound times all connections, and sum of the weights. All scores are worked out whole
+	 * if `is_told` is set. */
+	__u64 is_told;
 	__u64 key;
 	__u64 limit;
 	__u64 weight;
@@ -597,11 +607,6 @@ __attribute__((noinline)) __u64 evk_score(__u32 seat, __u32 asked, __u32 growth,
 		return NO_SCORE;
 	if (asked & BY_TURNS)
 		return counts->pass > last ? counts->pass : last;
-	if (asked & BY_HASH) {
-		__u32 zero = 0;
-		struct evk_best *best = bpf_map_lookup_elem(&evk_best, &zero);
-		return best ? score_by_hash(best, terms, busy) : NO_SCORE;
-	}
 	if (busy > 0xffffff)
 		busy = 0xffffff;
 	/* The first connection costs 1, the second 1, each further one `growth`. */
@@ -611,20 +616,15 @@ __attribute__((noinline)) __u64 evk_score(__u32 seat, __u32 asked, __u32 growth,
 	return places >> 32 ? NO_SCORE - 1 : terms->base * places;
 }
 
-/* Chooses a seat that is not excluded: `evenkeel_core::terms::choose` is the same function, and for FORM_HASH
- * `evenkeel_core::hash_terms::choose_seat`. Of more than GROUP_SEATS members a decision looks at that number, from any member
- * on. Returns -1 if no
- * member has room, -2 if the form is not known. */
-__attribute__((noinline)) int evk_choose_seat(__u32 number)
+/* Lists the seats that a decision looks at, in their order: of more than GROUP_SEATS members that number, from any member on.
+ * Returns 0, BY_HASH for decisions by hash, -1 if there are no members, or -2 if the form is not known. Apart from the choice,
+ * as the stack has no room for both. */
+__attribute__((noinline)) int evk_list_seats(__u32 number)
 {
-	struct evk_group *group = bpf_map_lookup_elem(&evk_groups, &number);
 	__u32 zero = 0;
+	struct evk_group *group = bpf_map_lookup_elem(&evk_groups, &number);
 	struct evk_best *best = bpf_map_lookup_elem(&evk_best, &zero);
 	if (!group || !best)
-		return -2;
-	__u32 family = best->is_ipv6 ? number + MAX_GROUPS : number;
-	__u64 *turn = bpf_map_lookup_elem(&evk_turns, &family);
-	if (!turn)
 		return -2;
 	__u32 form = group->form, total = group->count;
 	if (form == FORM_PASS || form > FORM_HASH || total > MAX_SEATS)
@@ -639,23 +639,42 @@ __attribute__((noinline)) int evk_choose_seat(__u32 number)
 		if (!list || total == 0 || total > MAX_SEATS)
 			return -2;
 	}
-	__u32 looked = total < GROUP_SEATS ? total : GROUP_SEATS;
-	__u64 last = *turn;
-	__u32 at = form == FORM_HASH ? 0 : bpf_get_prandom_u32() % total, asked = ask_seats(best, form);
-	if (form == FORM_HASH)
-		evk_begin_hash(number, asked);
-	best->score = NO_SCORE;
-	best->count = looked;
+	best->count = total < GROUP_SEATS ? total : GROUP_SEATS;
+	__u32 at = form == FORM_HASH ? 0 : bpf_get_prandom_u32() % total;
 	for (__u32 i = 0; i < GROUP_SEATS; i++) {
-		if (i >= looked)
+		if (i >= best->count)
 			break;
-		__u32 seat = list ? list->seats[at & (MAX_SEATS - 1)] : group->seats[at & (GROUP_SEATS - 1)];
+		best->seats[i] = list ? list->seats[at & (MAX_SEATS - 1)] : group->seats[at & (GROUP_SEATS - 1)];
 		/* The next one, and the first one after the last: without a division, and without a branch, which the
 		 * verifier would follow in each turn. */
 		at += 1;
 		at &= (__u32)((__s32)(at - total) >> 31);
-		__u64 score = evk_score(seat, asked, group->growth, last);
-		best->seats[i] = seat;
+	}
+	return form == FORM_HASH ? BY_HASH : 0;
+}
+
+/* Chooses a seat that is not excluded, among those that are listed: `evenkeel_core::terms::choose` is the same function, and
+ * for FORM_HASH `evenkeel_core::hash_terms::choose_seat`. Returns -1 if no member has room. */
+__attribute__((noinline)) int evk_choose_listed(__u32 number)
+{
+	struct evk_group *group = bpf_map_lookup_elem(&evk_groups, &number);
+	__u32 zero = 0;
+	struct evk_best *best = bpf_map_lookup_elem(&evk_best, &zero);
+	if (!group || !best)
+		return -2;
+	__u32 family = best->is_ipv6 ? number + MAX_GROUPS : number;
+	__u64 *turn = bpf_map_lookup_elem(&evk_turns, &family);
+	if (!turn)
+		return -2;
+	__u64 last = *turn;
+	__u32 asked = ask_seats(best, group->form);
+	best->score = NO_SCORE;
+	for (__u32 i = 0; i < GROUP_SEATS; i++) {
+		if (i >= best->count)
+			break;
+		__u32 seat = best->seats[i];
+		__u64 score = asked & BY_HASH ? evk_score_by_hash(seat, asked) :
+						evk_score(seat, asked, group->growth, last);
 		best->scores[i] = score;
 		if (score < best->score) {
 			best->score = score;
@@ -675,6 +694,17 @@ __attribute__((noinline)) int evk_choose_seat(__u32 number)
 		}
 	}
 	return seat;
+}
+
+/* Chooses a seat of a group that is not excluded. Returns -1 if no member has room, -2 if the form is not known. */
+static __always_inline int choose_seat(__u32 number)
+{
+	int listed = evk_list_seats(number);
+	if (listed < 0)
+		return listed;
+	if (listed == BY_HASH)
+		evk_begin_hash(number);
+	return evk_choose_listed(number);
 }
 
 /* Time between two decisions of a group that are told. */
@@ -708,14 +738,6 @@ struct {
 	__uint(max_entries, 1 << 18);
 } evk_decisions SEC(".maps");
 
-/* Time of each group from which on the next decision is told. */
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, MAX_GROUPS);
-	__type(key, __u32);
-	__type(value, __u64);
-} evk_samples SEC(".maps");
-
 /* Tells the decision that was just taken, with all candidates, once in a while. A function of its own, which the
  * verifier checks once. Returns 1 if the decision was told. */
 __attribute__((noinline)) int evk_tell_decision(__u32 number, __u32 chosen, __u64 now)
@@ -740,9 +762,6 @@ __attribute__((noinline)) int evk_tell_decision(__u32 number, __u32 chosen, __u6
 	told->tries = best->tries;
 	told->count = best->count;
 	told->zero = 0;
-	/* Scores by hash that could not win were not worked out. */
-	__u32 is_hashed = group->form == FORM_HASH, asked = ask_seats(best, group->form);
-	best->score = NO_SCORE;
 	for (__u32 i = 0; i < GROUP_SEATS; i++) {
 		struct evk_candidate *candidate = &told->candidates[i];
 		__u32 seat = best->seats[i];
@@ -752,7 +771,7 @@ __attribute__((noinline)) int evk_tell_decision(__u32 number, __u32 chosen, __u6
 		if (i >= best->count || !terms || !counts)
 			continue;
 		__s64 here = counts->in_flight;
-		candidate->score = is_hashed ? evk_score(seat, asked, 0, 0) : best->scores[i];
+		candidate->score = best->scores[i];
 		candidate->seat = seat;
 		candidate->here = here > 0 ? here : 0;
 		candidate->base = terms->base;
@@ -1223,7 +1242,7 @@ static __always_inline int prepare(struct __sk_buff *skb, const struct evk_addre
 		struct evk_address to = { .ip = draft->connection.listener, .port = draft->connection.listener_port };
 		chosen = evk_choose_of_row(listener->group, hash_addresses(client, &to));
 	} else {
-		chosen = evk_choose_seat(listener->group);
+		chosen = choose_seat(listener->group);
 	}
 	if (chosen < 0)
 		return chosen == -2 ? PASSED_FORM : PASSED_NO_ROOM;
@@ -2177,7 +2196,7 @@ int evk_choose(struct evk_question *question)
 	__builtin_memcpy(best->tried, question->tried, sizeof(best->tried));
 	__builtin_memcpy(&best->client, &question->client, sizeof(best->client));
 	best->is_ipv6 = is_ipv6(&best->client.ip);
-	return evk_choose_seat(question->group);
+	return choose_seat(question->group);
 }
 
 /* Removal of a connection that is over, or that was silent for too long. */

@@ -71,18 +71,28 @@ static __always_inline __u64 log_chance(__u32 chance)
 	return ((1 + zeros) << LOG_BITS) - fraction;
 }
 
-/* Score of a member with this number of connections. A member that cannot win has at most its score. */
-static __always_inline __u64 score_by_hash(const struct evk_best *best, const struct evk_terms *terms, __u64 busy)
+/* Score of a seat, the lowest wins; NO_SCORE if the member may not get a connection. A member that cannot win has at most its
+ * score, unless the decision is told. `asked` is of `enum evk_asked`. */
+__attribute__((noinline)) __u64 evk_score_by_hash(__u32 seat, __u32 asked)
 {
-	__u32 chance = mix_hash(best->key ^ terms->name_hash) >> (64 - CHANCE_BITS);
+	__u32 zero = 0;
+	struct evk_best *best = bpf_map_lookup_elem(&evk_best, &zero);
+	struct evk_terms *terms = bpf_map_lookup_elem(&evk_terms, &seat);
+	struct evk_counts *counts = bpf_map_lookup_elem(&evk_counts, &seat);
+	if (!best || !terms || !counts)
+		return NO_SCORE;
+	__u64 busy = count_busy(seat, asked, terms, counts);
+	if (busy == NO_SEAT)
+		return NO_SCORE;
 	if (busy > MOST_CONNECTIONS)
 		busy = MOST_CONNECTIONS;
 	int is_over = best->limit && (busy * best->weight) << BOUND_BITS >= best->limit * terms->weight;
 	__u64 over = is_over ? OVER_BOUND : 0;
+	__u32 chance = mix_hash(best->key ^ terms->name_hash) >> (64 - CHANCE_BITS);
 	/* A logarithm is at least the distance from 1: most members need none to lose. */
 	__u64 least = (__u64)((1U << CHANCE_BITS) - chance) << (LOG_BITS - CHANCE_BITS);
 	least = least * terms->base + over;
-	return least >= best->score ? least : log_chance(chance) * terms->base + over;
+	return least >= best->score && !best->is_told ? least : log_chance(chance) * terms->base + over;
 }
 
 /* Adds the connections and the weight of a seat to the sums of a decision. A function of its own, which the verifier checks
@@ -103,27 +113,29 @@ __attribute__((noinline)) int evk_add_seat(__u32 seat, __u32 asked)
 	return 1;
 }
 
-/* Begins a decision by hash for the client in `evk_best`: works out the key, and the bound. */
-__attribute__((noinline)) int evk_begin_hash(__u32 number, __u32 asked)
+/* Begins a decision by hash for the client, among the seats that are listed: works out the key, and the bound. */
+__attribute__((noinline)) int evk_begin_hash(__u32 number)
 {
 	__u32 zero = 0;
 	struct evk_group *group = bpf_map_lookup_elem(&evk_groups, &number);
 	struct evk_best *best = bpf_map_lookup_elem(&evk_best, &zero);
-	if (!group || !best)
+	__u64 *next = bpf_map_lookup_elem(&evk_samples, &number);
+	if (!group || !best || !next)
 		return 0;
+	__u32 asked = ask_seats(best, FORM_HASH);
+	best->is_told = bpf_ktime_get_ns() >= *next;
 	best->key = hash_client(&best->client.ip);
 	best->weight = 0;
 	best->limit = 0;
-	__u32 bound = group->bound, total = group->count;
-	if (!bound)
+	if (!group->bound)
 		return 1;
 	/* The connection to come counts, too. */
 	best->limit = 1;
 	for (__u32 i = 0; i < GROUP_SEATS; i++) {
-		if (i >= total)
+		if (i >= best->count)
 			break;
-		evk_add_seat(group->seats[i], asked);
+		evk_add_seat(best->seats[i], asked);
 	}
-	best->limit *= bound;
+	best->limit *= group->bound;
 	return 1;
 }

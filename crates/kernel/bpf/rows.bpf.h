@@ -91,7 +91,7 @@ static __always_inline struct evk_row *find_row(__u32 group, __u32 hash, int is6
 	return rows ? &rows->rows[hash & (ROWS - 1)] : 0;
 }
 
-/* Chooses the better one of the row's first two seats that may get connections. Returns as `evk_choose_seat`. */
+/* Chooses the better one of the row's first two seats that may get connections. Returns as `choose_seat`. */
 __attribute__((noinline)) int evk_choose_of_row(__u32 number, __u32 hash)
 {
 	__u32 zero = 0;

@@ -358,7 +358,7 @@ static __always_inline int enter_session(struct evk_udp_draft *draft, __u64 now)
 }
 
 /* Chooses a member for the draft's client, but not the seat `failed` if there is another one. Returns as
- * `evk_choose_seat`. */
+ * `choose_seat`. */
 static __always_inline int choose_for_session(struct evk_udp_draft *draft, __u32 group, int failed)
 {
 	__u32 zero = 0;
@@ -369,10 +369,10 @@ static __always_inline int choose_for_session(struct evk_udp_draft *draft, __u32
 	best->tried[0] = failed;
 	best->is_ipv6 = is_ipv6(&draft->who.client.ip);
 	best->client = draft->who.client;
-	int chosen = evk_choose_seat(group);
+	int chosen = choose_seat(group);
 	if (chosen == -1 && failed >= 0) {
 		best->tries = 0;
-		chosen = evk_choose_seat(group);
+		chosen = choose_seat(group);
 	}
 	return chosen;
 }

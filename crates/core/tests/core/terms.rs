@@ -187,7 +187,10 @@ fn s41_terms_of_hash_choose_as_the_strategy_does() {
             let order = hash_terms::rank_seats(&seats, hash_address(client), bound);
             if order[0] != expected {
                 // Weights and bounds are rounded: two members were nearly equal.
-                assert_ne!(weights[0], 2.0, "case {case}, {client}: {order:?} {expected}");
+                assert_ne!(
+                    weights[0], 2.0,
+                    "case {case}, {client}: {order:?} {expected}"
+                );
                 others += 1;
             }
         }

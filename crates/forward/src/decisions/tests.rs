@@ -139,7 +139,11 @@ fn s41_decisions_by_hash_have_weights_and_the_next_member() {
         explanation.notes[1],
         "next after it for this client's address: m0"
     );
-    let verdicts: Vec<_> = explanation.candidates.iter().map(|one| &*one.verdict).collect();
+    let verdicts: Vec<_> = explanation
+        .candidates
+        .iter()
+        .map(|one| &*one.verdict)
+        .collect();
     let connections = "2 connections in the kernel and 1 others";
     assert_eq!(
         verdicts,

@@ -195,11 +195,16 @@ fn s41_terms_of_hash_choose_the_members_that_the_group_chooses() {
     });
     runner
         .run(&(scenes(), clients), |(scene, clients)| {
-            let scene = Scene { passed: None, ..scene };
+            let scene = Scene {
+                passed: None,
+                ..scene
+            };
             let group = scene.make_group("source_ip_hash");
             let in_flight = scene.members.iter().map(|member| member.in_flight);
             let tickets = in_flight.enumerate().flat_map(|(index, in_flight)| {
-                (0..in_flight).map(|_| group.bind(index, now()).unwrap()).collect::<Vec<_>>()
+                (0..in_flight)
+                    .map(|_| group.bind(index, now()).unwrap())
+                    .collect::<Vec<_>>()
             });
             let tickets: Vec<_> = tickets.collect();
             let (form, terms) = find_terms(&group, now(), &mut Buffers::default());
@@ -221,7 +226,9 @@ fn s41_terms_of_hash_choose_the_members_that_the_group_chooses() {
                     client: Some(client),
                     ..Request::at_time(now())
                 };
-                let expected = group.choose_member(&request, &mut fastrand::Rng::new()).ok();
+                let expected = group
+                    .choose_member(&request, &mut fastrand::Rng::new())
+                    .ok();
                 let chosen =
                     hash_terms::choose_seat(&seats, hash_address(client), scale_bound(bound));
                 prop_assert_eq!(chosen.is_some(), expected.is_some());

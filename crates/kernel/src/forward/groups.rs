@@ -25,7 +25,9 @@ impl Forwarder {
         let lists = find_map(&self.object, LISTS)?;
         let read = lists.lookup(&key, MapFlags::ANY);
         if !is_large && read.map_err(failed_to("read a list of seats"))?.is_some() {
-            lists.delete(&key).map_err(failed_to("delete a list of seats"))?;
+            lists
+                .delete(&key)
+                .map_err(failed_to("delete a list of seats"))?;
         }
         Ok(())
     }

@@ -84,7 +84,11 @@ impl Machines {
     ) -> BTreeMap<IpAddr, u8> {
         let find = |client: &IpAddr| {
             let (last, seen) = self.find_member(protocol, *client);
-            let expected = if is_in_kernel { *client } else { self.family.balancer() };
+            let expected = if is_in_kernel {
+                *client
+            } else {
+                self.family.balancer()
+            };
             assert_eq!(seen, expected, "{protocol:?}: half NAT, or the proxy");
             (*client, last)
         };
@@ -103,9 +107,8 @@ fn check_clients_of_an_address_stay(family: Family, protocol: Protocol) {
             Protocol::Udp => machines.start_udp_member(last),
         }
     }
-    let config = |forward: &str, members: &[u8]| {
-        machines.write_hash_config(protocol, forward, members)
-    };
+    let config =
+        |forward: &str, members: &[u8]| machines.write_hash_config(protocol, forward, members);
     let command = machines.pair.front.command(evenkeel_binary());
     let Some(balancer) = machines.start_balancer_by(command, &config("kernel", &[2, 3, 4])) else {
         return;
@@ -119,7 +122,10 @@ fn check_clients_of_an_address_stay(family: Family, protocol: Protocol) {
     let before = list(true);
     let find_client = |last: u8| {
         let mut found = before.iter().filter(|(_, member)| **member == last);
-        *found.next().unwrap_or_else(|| panic!("no client of {last}: {before:?}")).0
+        *found
+            .next()
+            .unwrap_or_else(|| panic!("no client of {last}: {before:?}"))
+            .0
     };
     let [_, _, moving] = [2, 3, 4].map(find_client);
     assert_eq!(list(true), before);

@@ -167,5 +167,9 @@ fn s41_groups_of_many_members_are_decided_in_the_kernel() {
     }
     let now = machines.forwarded(&balancer);
     members.retain(|member| count(&now, *member, "picks") > 0);
-    assert_eq!(members.len(), 60, "each has a member without another one: {now}");
+    assert_eq!(
+        members.len(),
+        60,
+        "each has a member without another one: {now}"
+    );
 }

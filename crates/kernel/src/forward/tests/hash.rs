@@ -14,16 +14,15 @@ fn hash_seats() -> impl Strategy<Value = Vec<HashSeat>> {
     let name = prop_oneof![9 => any::<u64>(), 1 => 0..3u64];
     let others = prop_oneof![4 => 0..20u32, 1 => any::<u32>()];
     let room = prop_oneof![1 => Just(0), 9 => 5..30u32];
-    let seat = (base, name, 0..20u32, others, room).prop_map(|(base, name, own, others, room)| {
-        HashSeat {
+    let seat =
+        (base, name, 0..20u32, others, room).prop_map(|(base, name, own, others, room)| HashSeat {
             base,
             weight: weigh_base(base),
             name,
             own,
             others,
             room,
-        }
-    });
+        });
     proptest::collection::vec(seat, 0..=GROUP_SEATS)
 }
 
@@ -44,8 +43,16 @@ fn compare(
     (bound, tried): (u32, Vec<u32>),
 ) {
     let first = 100;
-    let family = if client.is_ipv4() { Family::V4 } else { Family::V6 };
-    let other = if client.is_ipv4() { Family::V6 } else { Family::V4 };
+    let family = if client.is_ipv4() {
+        Family::V4
+    } else {
+        Family::V6
+    };
+    let other = if client.is_ipv4() {
+        Family::V6
+    } else {
+        Family::V4
+    };
     let mut eligible = all.to_vec();
     for ((number, seat), eligible) in (0..).zip(all).zip(&mut eligible) {
         let is_other = others >> number & 1 == 1;
@@ -80,7 +87,10 @@ fn compare(
     let chosen = choose_seat(forwarder, 7, client, &tried);
     let expected = hash_terms::choose_seat(&eligible, hash_address(client), bound);
     let expected = expected.map_or(-1, |index| index as i32 + first as i32);
-    assert_eq!(chosen, expected, "{client}, {bound}, {tried:?}: {eligible:?}");
+    assert_eq!(
+        chosen, expected,
+        "{client}, {bound}, {tried:?}: {eligible:?}"
+    );
 }
 
 #[test]

@@ -12,7 +12,9 @@ const GROUP: u32 = 5;
 
 fn serve(forwarder: &Forwarder, form: u32, find_terms: impl Fn(u32) -> Terms) {
     for seat in 0..MEMBERS {
-        forwarder.set_terms(1_000 + seat, &find_terms(seat)).unwrap();
+        forwarder
+            .set_terms(1_000 + seat, &find_terms(seat))
+            .unwrap();
     }
     let group = GroupTerms {
         form,
@@ -88,6 +90,9 @@ fn s41_turns_of_large_groups_are_in_proportion_to_weights() {
     let all = f64::from(rounds * 2 * MEMBERS);
     for (turns, weight) in turns.into_iter().zip([1.0, 2.0, 3.0]) {
         let share = f64::from(turns) / all;
-        assert!((share / (weight / 6.0) - 1.0).abs() < 0.1, "{turns} of weight {weight}");
+        assert!(
+            (share / (weight / 6.0) - 1.0).abs() < 0.1,
+            "{turns} of weight {weight}"
+        );
     }
 }

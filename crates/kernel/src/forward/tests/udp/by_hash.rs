@@ -9,7 +9,12 @@ fn check_sessions_stay(forwarder: &Forwarder, interface: u32, family: Family) {
     serve_by_hash(forwarder, &members, &[]);
     let find_member = |client: IpAddr, port: u16| {
         let from = SocketAddr::new(client, port);
-        pass(forwarder, interface, &Datagram::new(from, family.listener())).to
+        pass(
+            forwarder,
+            interface,
+            &Datagram::new(from, family.listener()),
+        )
+        .to
     };
     for client in list_clients(family) {
         let first = rank_members(client, &members)[0];
