@@ -84,6 +84,9 @@ fn compare(
         seats: (first..).take(all.len()).collect(),
     };
     forwarder.set_group(7, &group).unwrap();
+    // Members that cannot win are passed over, unless the decision is told.
+    let told = if bound % 2 == 0 { u64::MAX } else { 0 }.to_ne_bytes();
+    bpf::update_map(&forwarder.object, "evk_samples", &7u32.to_ne_bytes(), &told).unwrap();
     let chosen = choose_seat(forwarder, 7, client, &tried);
     let expected = hash_terms::choose_seat(&eligible, hash_address(client), bound);
     let expected = expected.map_or(-1, |index| index as i32 + first as i32);
