@@ -395,6 +395,26 @@ static __always_inline int pass(__u32 outcome)
 	return TC_ACT_UNSPEC;
 }
 
+/* True if a length is within limits, both above 0. The compiler would make one comparison of two, or leave one out, and the
+ * verifier of Linux 6.1 would not know the limits. It learns nothing from a comparison with 0, and so this one is signed. */
+static __always_inline int is_within(__u32 *length, __u32 least, __u32 most)
+{
+	barrier_var(*length);
+	if ((__s32)*length < (__s32)least)
+		return 0;
+	barrier_var(*length);
+	return *length <= most;
+}
+
+/* True if a packet is of IPv6. */
+static __always_inline int has_ipv6(const struct __sk_buff *skb)
+{
+	int is6 = skb->protocol == bpf_htons(ETH_P_IPV6);
+	/* The compiler would compare the protocol each time, and each time the verifier would follow both answers. */
+	barrier_var(is6);
+	return is6;
+}
+
 /* Time in units of 2^20 ns: about a millisecond. */
 static __always_inline __u32 coarse(__u64 ns)
 {
@@ -797,6 +817,8 @@ struct evk_draft {
 	struct evk_address sender; /* sender that the member sees */
 	struct evk_nat_pair pair;  /* entry of full NAT */
 	struct evk_nat_pair old;   /* entry of the member before */
+	struct evk_ip from, to;	   /* addresses of the RST that becomes a SYN */
+	struct bpf_fib_lookup fib; /* way of this SYN */
 };
 
 struct {
@@ -992,7 +1014,7 @@ static __attribute__((noinline)) int shift_options(struct __sk_buff *skb)
 	if (!scratch)
 		return -1;
 	__u32 tcp_at = scratch->is_ipv6 ? ETH_HLEN + 40 : ETH_HLEN + 20, length = scratch->length;
-	if (length == 0 || length > OPTIONS)
+	if (!is_within(&length, 1, OPTIONS))
 		return 0;
 	if (bpf_skb_load_bytes(skb, tcp_at + 20, scratch->options, length))
 		return -1;
@@ -1240,7 +1262,7 @@ static __always_inline int keep_syn(struct __sk_buff *skb, const struct headers 
 		return -1;
 	syn->options_length = length;
 	__u32 at = head->is_ipv6 ? HEADERS6 : HEADERS;
-	if (length && bpf_skb_load_bytes(skb, at, syn->options, length))
+	if (is_within(&length, 1, OPTIONS) && bpf_skb_load_bytes(skb, at, syn->options, length))
 		return -1;
 	return 0;
 }
@@ -1452,17 +1474,19 @@ static __always_inline int change_ipv6_to_syn(struct __sk_buff *skb, const struc
 	return 0;
 }
 
-/* Makes the client's SYN for the draft's member of a RST, which has room for it. The checksums are changed
- * and not computed, as a part may be left to the interface. */
-static __always_inline int send_syn(struct __sk_buff *skb, const struct bpf_fib_lookup *fib,
-				    const struct headers *head, struct evk_draft *draft)
+/* Makes the client's SYN for the draft's member of a RST, which has room for it, and sends the SYN. The checksums are
+ * changed and not computed, as a part may be left to the interface. */
+__attribute__((noinline)) int evk_send_syn(struct __sk_buff *skb)
 {
+	struct evk_draft *draft = find_draft();
+	if (!draft)
+		return TC_ACT_SHOT;
 	const struct evk_address *client = &draft->sender;
 	__u32 length = draft->syn.options_length;
 	if (length > OPTIONS)
 		return TC_ACT_SHOT;
 	shift_syn(draft);
-	int is6 = head->is_ipv6;
+	int is6 = has_ipv6(skb);
 	__u32 tcp_at = is6 ? ETH_HLEN + 40 : ETH_HLEN + 20;
 	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
 	if (data + tcp_at + 20 > end)
@@ -1480,20 +1504,20 @@ static __always_inline int send_syn(struct __sk_buff *skb, const struct bpf_fib_
 	};
 	*tcp = syn;
 	__s64 change = bpf_csum_diff((void *)&old, sizeof(old), (void *)&syn, sizeof(syn), 0);
-	struct pseudo_header pseudo = { .from = head->from.ip, .to = head->to.ip, .length = bpf_htonl(20) };
+	struct pseudo_header pseudo = { .from = draft->from, .to = draft->to, .length = bpf_htonl(20) };
 	__s64 pseudo_change = bpf_csum_diff((void *)&pseudo, sizeof(pseudo), 0, 0, 0);
 	pseudo.from = client->ip;
 	pseudo.to = draft->connection.member;
-	__s64 addresses = bpf_csum_diff((void *)&head->from.ip, sizeof(struct evk_ip), (void *)&pseudo.from,
+	__s64 addresses = bpf_csum_diff((void *)&draft->from, sizeof(struct evk_ip), (void *)&pseudo.from,
 					sizeof(struct evk_ip), 0);
-	addresses = bpf_csum_diff((void *)&head->to.ip, sizeof(struct evk_ip), (void *)&pseudo.to,
+	addresses = bpf_csum_diff((void *)&draft->to, sizeof(struct evk_ip), (void *)&pseudo.to,
 				  sizeof(struct evk_ip), addresses);
 	pseudo.length = bpf_htonl(20 + length);
 	pseudo_change = bpf_csum_diff(0, 0, (void *)&pseudo, sizeof(pseudo), pseudo_change);
 	if (is6 ? change_ipv6_to_syn(skb, client, draft, length, addresses) :
 		  change_ipv4_to_syn(skb, client, draft, length))
 		return TC_ACT_SHOT;
-	if (length) {
+	if (is_within(&length, 1, OPTIONS)) {
 		change = bpf_csum_diff(0, 0, (void *)draft->syn.options, length, change);
 		if (bpf_skb_store_bytes(skb, tcp_at + 20, draft->syn.options, length, 0))
 			return TC_ACT_SHOT;
@@ -1501,7 +1525,7 @@ static __always_inline int send_syn(struct __sk_buff *skb, const struct bpf_fib_
 	bpf_l4_csum_replace(skb, tcp_at + CHECK_AT, 0, change, 0);
 	bpf_l4_csum_replace(skb, tcp_at + CHECK_AT, 0, pseudo_change, BPF_F_PSEUDO_HDR);
 	count(FORWARDED_TO_MEMBER);
-	return redirect(fib);
+	return redirect(&draft->fib);
 }
 
 /* Largest window of TCP. */
@@ -1605,15 +1629,22 @@ static __always_inline void note_packet(struct evk_connection *connection)
 		connection->seen = seen;
 }
 
+/* Kinds of packets of TCP. */
+enum kind {
+	MIDDLE, /* all others */
+	FIRST,	/* SYN without an acknowledgement */
+	RESET,	/* RST */
+};
+
 /* Forwards a packet of a client. `now` is 0 in the middle of a connection: the clock is read if the time is needed. */
 static __always_inline int to_member(struct __sk_buff *skb, const struct headers *head,
 				     const struct evk_address *client,
-				     struct evk_connection *connection, __u64 now)
+				     struct evk_connection *connection, enum kind kind, __u64 now)
 {
-	int begins = head->syn && !head->ack, is_direct = connection->flags & DIRECT;
+	int is_direct = connection->flags & DIRECT;
 	struct bpf_fib_lookup fib;
 	/* A SYN with another number soon after the first one is a stranger's. */
-	if (begins && !(connection->flags & ESTABLISHED) && now >= connection->began_ns + AGAIN_NS) {
+	if (kind == FIRST && !(connection->flags & ESTABLISHED) && now >= connection->began_ns + AGAIN_NS) {
 		struct evk_draft *draft = find_draft();
 		struct evk_syn *syn = bpf_map_lookup_elem(&evk_syns, client);
 		if (head->sequence + 1 != connection->client_side.acked) {
@@ -1640,7 +1671,7 @@ static __always_inline int to_member(struct __sk_buff *skb, const struct headers
 	struct evk_side *side = &connection->client_side, *other = &connection->member_side;
 	if (connection->flags & COPIED) {
 		/* The packet does not show that the connection is this balancer's. */
-	} else if (head->rst) {
+	} else if (kind == RESET) {
 		if (connection->flags & ESTABLISHED && !is_direct ? is_valid_reset(head, side, other) :
 								    head->sequence == side->next) {
 			forget_syn(client, connection);
@@ -1648,6 +1679,8 @@ static __always_inline int to_member(struct __sk_buff *skb, const struct headers
 		} else {
 			count(STRAY_RESETS);
 		}
+	} else if (kind == FIRST) {
+		/* A SYN that comes again. */
 	} else if (is_direct) {
 		follow_direct(head, client, connection, now);
 	} else if (connection->flags & ESTABLISHED) {
@@ -1685,18 +1718,21 @@ static __always_inline int relay_to_client(struct __sk_buff *skb, const struct h
 /* Forwards a packet of a member. `now` as in `to_member`. */
 static __always_inline int to_client(struct __sk_buff *skb, const struct headers *head,
 				     const struct evk_address *client,
-				     struct evk_connection *connection, __u64 now)
+				     struct evk_connection *connection, enum kind kind, __u64 now)
 {
 	struct bpf_fib_lookup fib;
 	struct evk_ip listener = connection->listener;
 	__u32 seat = connection->seat;
 	__u16 port = connection->listener_port;
 	/* Only a RST without more has a checksum of which the change is known. */
-	if (head->rst && head->ack && !head->payload && !head->options_length &&
+	if (kind == RESET && head->ack && !head->payload && !head->options_length &&
 	    !(connection->flags & (ESTABLISHED | CLOSED)) && head->answered == connection->client_side.next) {
 		struct evk_draft *draft = find_draft();
-		if (draft && !retry(skb, client, connection, draft, 1, &fib, now))
-			return send_syn(skb, &fib, head, draft);
+		if (draft && !retry(skb, client, connection, draft, 1, &draft->fib, now)) {
+			draft->from = head->from.ip;
+			draft->to = head->to.ip;
+			return SEND_SYN;
+		}
 	}
 	enum way way = find_way(skb, &fib, &listener, &client->ip, head->tos);
 	/* The system tells the member, and does not send the packet on. */
@@ -1715,7 +1751,7 @@ static __always_inline int to_client(struct __sk_buff *skb, const struct headers
 	struct evk_side *side = &connection->member_side, *other = &connection->client_side;
 	if (flags & COPIED) {
 		/* As in `to_member`. */
-	} else if (head->rst) {
+	} else if (kind == RESET) {
 		if (!(flags & ESTABLISHED) && head->answered == other->next) {
 			forget_syn(client, connection);
 			end_connection(client, connection, END_REFUSED, now);
@@ -1724,7 +1760,7 @@ static __always_inline int to_client(struct __sk_buff *skb, const struct headers
 		} else {
 			count(STRAY_RESETS);
 		}
-	} else {
+	} else if (kind == MIDDLE) {
 		__u32 before = side->next;
 		int is_new = flags & ESTABLISHED && follow(head, side, other);
 		if (head->payload && flags & ESTABLISHED && side->next != before)
@@ -1949,8 +1985,9 @@ static __always_inline int change_quoted(struct __sk_buff *skb, int is_source, c
 
 /* Forwards an error of ICMP about a packet of a connection, with the addresses that its sender knows. The receiver
  * compares the quoted sequence number with what it has sent. */
-static __attribute__((noinline)) int forward_error(struct __sk_buff *skb, int is6)
+__attribute__((noinline)) int evk_forward_error(struct __sk_buff *skb)
 {
+	int is6 = has_ipv6(skb);
 	struct headers head = {};
 	__u32 length = 0;
 	enum content content = is6 ? read_ipv6(skb, &head, &length) : read_ipv4(skb, &head, &length);
@@ -2013,9 +2050,10 @@ static __attribute__((noinline)) int forward_error(struct __sk_buff *skb, int is
 	return redirect(&fib);
 }
 
-/* Forwards a packet of TCP. */
-static __attribute__((noinline)) int forward_tcp(struct __sk_buff *skb, int is6)
+/* Forwards a packet of TCP, of the kind that its flags say. */
+static __always_inline int forward_tcp(struct __sk_buff *skb, enum kind kind)
 {
+	int is6 = has_ipv6(skb);
 	struct headers head = {};
 	__u32 length = 0;
 	enum content content = is6 ? read_ipv6(skb, &head, &length) : read_ipv4(skb, &head, &length);
@@ -2025,7 +2063,7 @@ static __attribute__((noinline)) int forward_tcp(struct __sk_buff *skb, int is6)
 		return pass(PASSED_ODD);
 	if (head.syn && (head.fin || head.rst))
 		return TC_ACT_UNSPEC;
-	int begins = head.syn && !head.ack;
+	int begins = kind == FIRST;
 	struct found found;
 	find_connection(&head, &found, begins);
 	struct evk_connection *connection = found.connection;
@@ -2033,12 +2071,29 @@ static __attribute__((noinline)) int forward_tcp(struct __sk_buff *skb, int is6)
 	if (!connection || (found.is_of_client && begins && connection->flags & CLOSED))
 		return begins ? begin(skb, &head, &head.from, found.listener, !!found.entry, bpf_ktime_get_ns()) :
 				forward_by_row(skb, &head.from, &head.to, 0);
-	__u64 now = is_in_middle(connection, &head, found.is_of_client) ? 0 : bpf_ktime_get_ns();
+	__u64 now = kind == MIDDLE && is_in_middle(connection, &head, found.is_of_client) ? 0 : bpf_ktime_get_ns();
 	if (found.is_of_client)
-		return to_member(skb, &head, &head.from, connection, now);
+		return to_member(skb, &head, &head.from, connection, kind, now);
 	if (connection->flags & DIRECT)
 		return relay_to_client(skb, &head, connection);
-	return to_client(skb, &head, found.client, connection, now);
+	return to_client(skb, &head, found.client, connection, kind, now);
+}
+
+/* Functions of their own, which the verifier checks once, and with less on the stack than together: most packets need the
+ * first one only. */
+__attribute__((noinline)) int evk_forward_middle(struct __sk_buff *skb)
+{
+	return forward_tcp(skb, MIDDLE);
+}
+
+__attribute__((noinline)) int evk_forward_first(struct __sk_buff *skb)
+{
+	return forward_tcp(skb, FIRST);
+}
+
+__attribute__((noinline)) int evk_forward_reset(struct __sk_buff *skb)
+{
+	return forward_tcp(skb, RESET);
 }
 
 #include "udp.bpf.h"
@@ -2053,7 +2108,17 @@ static __always_inline int forward_short(struct __sk_buff *skb)
 	struct iphdr *ip = data + IP_AT;
 	if ((void *)(ip + 1) > end || ip->protocol != IPPROTO_UDP || !(ip->frag_off & bpf_htons(0x1fff)))
 		return TC_ACT_UNSPEC;
-	return forward_udp(skb, 0);
+	return evk_forward_udp(skb);
+}
+
+/* Finds the kind of a packet of TCP, of which the header can be read. */
+static __always_inline enum kind find_kind(struct __sk_buff *skb, int is6)
+{
+	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
+	struct tcphdr *tcp = data + (is6 ? HEADERS6 : HEADERS) - sizeof(*tcp);
+	if ((void *)(tcp + 1) > end)
+		return MIDDLE;
+	return tcp->rst ? RESET : tcp->syn && !tcp->ack ? FIRST : MIDDLE;
 }
 
 /* Forwards a packet. The functions for each protocol have stacks of their own: together these are beyond the limit. */
@@ -2071,15 +2136,18 @@ static __always_inline int forward(struct __sk_buff *skb)
 		return TC_ACT_UNSPEC;
 	__u8 payload = is6 ? ((struct ipv6hdr *)(data + IP_AT))->nexthdr : ((struct iphdr *)(data + IP_AT))->protocol;
 	if (payload == (is6 ? IPPROTO_ICMPV6 : IPPROTO_ICMP)) {
-		int answer = forward_error(skb, is6);
-		return answer == TC_ACT_UNSPEC ? forward_udp_error(skb, is6) : answer;
+		int answer = evk_forward_error(skb);
+		return answer == TC_ACT_UNSPEC ? evk_forward_udp_error(skb) : answer;
 	}
 	/* Fragments of IPv6 may be those of a datagram. */
 	if (payload == IPPROTO_UDP || (is6 && payload == IPPROTO_FRAGMENT))
-		return forward_udp(skb, is6);
+		return evk_forward_udp(skb);
 	if (pull(skb, is6 ? HEADERS6 : HEADERS))
 		return TC_ACT_UNSPEC;
-	return payload == IPPROTO_TCP || (is6 && is_extension(payload)) ? forward_tcp(skb, is6) : TC_ACT_UNSPEC;
+	if (payload != IPPROTO_TCP && (!is6 || !is_extension(payload)))
+		return TC_ACT_UNSPEC;
+	enum kind kind = find_kind(skb, is6);
+	return kind == MIDDLE ? evk_forward_middle(skb) : kind == FIRST ? evk_forward_first(skb) : evk_forward_reset(skb);
 }
 
 SEC("tc")
@@ -2091,6 +2159,8 @@ int evk_forward(struct __sk_buff *skb)
 	int answer = forward(skb);
 	if (answer == SEND_BY_TUNNEL)
 		answer = evk_send_by_tunnel(skb);
+	else if (answer == SEND_SYN)
+		answer = evk_send_syn(skb);
 	if (has_trace)
 		end_trace(skb, answer);
 	return answer;
@@ -2129,6 +2199,8 @@ struct evk_removal {
 /* Removals of a run, written by the balancer. */
 struct evk_removals {
 	struct evk_removal all[REMOVALS];
+	__u32 removed; /* a bit for each that was removed */
+	__u32 zero;
 };
 
 struct {
@@ -2138,8 +2210,8 @@ struct {
 	__type(value, struct evk_removals);
 } evk_removals SEC(".maps");
 
-/* Removes the connection of a removal. A function of its own, which the verifier checks once. Returns 1 if the connection
- * was removed. */
+/* Removes the connection of a removal. A function of its own, which the verifier checks once. Returns 1 if the connection was
+ * removed, which is noted, too. */
 __attribute__((noinline)) int evk_remove_one(__u32 number)
 {
 	__u32 zero = 0;
@@ -2157,7 +2229,10 @@ __attribute__((noinline)) int evk_remove_one(__u32 number)
 	end_connection(&client, connection, end, bpf_ktime_get_ns());
 	/* Not in the draft: a packet may come meanwhile. */
 	struct evk_nat_pair pair;
-	return delete_entry(&client, connection, began, &pair);
+	if (!delete_entry(&client, connection, began, &pair))
+		return 0;
+	removals->removed |= 1U << (number & (REMOVALS - 1));
+	return 1;
 }
 
 struct evk_removal_order {
@@ -2169,14 +2244,18 @@ struct evk_removal_order {
 SEC("syscall")
 int evk_remove(struct evk_removal_order *order)
 {
-	__u32 count = order->count, removed = 0;
+	__u32 count = order->count, zero = 0;
+	struct evk_removals *removals = bpf_map_lookup_elem(&evk_removals, &zero);
+	if (!removals)
+		return 0;
+	/* In memory: the verifier of Linux 6.1 would follow each value that a variable may have. */
+	removals->removed = 0;
 	for (__u32 i = 0; i < REMOVALS; i++) {
 		if (i >= count)
 			break;
-		if (evk_remove_one(i))
-			removed |= 1U << i;
+		evk_remove_one(i);
 	}
-	return removed;
+	return removals->removed;
 }
 
 /* Corrects a member's number of connections. */

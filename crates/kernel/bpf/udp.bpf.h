@@ -671,8 +671,9 @@ static __always_inline int forward_datagram(struct __sk_buff *skb, const struct 
 }
 
 /* Forwards a packet of UDP. */
-static __attribute__((noinline)) int forward_udp(struct __sk_buff *skb, int is6)
+__attribute__((noinline)) int evk_forward_udp(struct __sk_buff *skb)
 {
+	int is6 = has_ipv6(skb);
 	struct headers head = {};
 	__u32 length = 0;
 	enum content content = is6 ? read_ipv6(skb, &head, &length) : read_ipv4(skb, &head, &length);
@@ -712,8 +713,9 @@ static __always_inline int is_refusal(struct __sk_buff *skb, int is6)
 }
 
 /* Forwards an error of ICMP about a datagram of a session, with the addresses that its sender knows. */
-static __attribute__((noinline)) int forward_udp_error(struct __sk_buff *skb, int is6)
+__attribute__((noinline)) int evk_forward_udp_error(struct __sk_buff *skb)
 {
+	int is6 = has_ipv6(skb);
 	struct headers head = {};
 	__u32 length = 0;
 	enum content content = is6 ? read_ipv6(skb, &head, &length) : read_ipv4(skb, &head, &length);

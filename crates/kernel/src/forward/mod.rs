@@ -64,7 +64,10 @@ pub use self::tcx::TcReason;
 pub use self::trace::{Trace, TracedHeader, TracedPacket, Verdict};
 use self::xdp::XdpPlaces;
 pub use self::xdp::{XdpStates, find_interface_name};
-use crate::bpf::{self, BpfError, FirstError, create_clsact, failed_to, find_map, find_program};
+use crate::bpf::{
+    self, BpfError, FirstError, Programs, create_clsact, failed_to, failed_to_load, find_map,
+    find_program,
+};
 pub use layout::{
     Candidate, Connection, Decision, End, Event, GROUP_SEATS, GroupTerms, Listener, ListenerCounts,
     MAX_RETRIES, NatPorts, Pair, Step, Terms,
@@ -228,7 +231,7 @@ impl Forwarder {
         let load = || {
             open(folder, memory)?
                 .load()
-                .map_err(failed_to("load the forwarding programs"))
+                .map_err(failed_to_load(Programs::Forwarding))
         };
         let object = match load() {
             Ok(object) => object,
