@@ -337,6 +337,7 @@ mod tests {
             id: Some("id-1".into()),
             trace: Some(trace),
             engine: Some(Box::new(EngineFacts {
+                fallback_from: None,
                 model: Some("small".into()),
                 usage: None,
                 first_token: Some(Duration::from_micros(1500)),

@@ -34,6 +34,8 @@ pub(super) enum Failure {
     Refused,
     /// The member's response has a status after which another member is asked.
     Status(Outcome),
+    /// The member's response has such a status, and no other member of the group may be asked.
+    GroupRefused(Outcome),
     /// The process, or the machine, has run out of something while the exchange was under way.
     Exhausted(Shortage),
     /// The member sent no response, or not the whole head of one.
@@ -84,7 +86,7 @@ impl Failure {
     pub(super) fn member_outcome(&self) -> Outcome {
         match self {
             Failure::Connect(failure) => failure.member_outcome(),
-            Failure::Status(outcome) => *outcome,
+            Failure::Status(outcome) | Failure::GroupRefused(outcome) => *outcome,
             Failure::BadRequest(_)
             | Failure::Alias(_)
             | Failure::TooLarge
@@ -116,7 +118,7 @@ impl Failure {
             Failure::Silent => "closed",
             Failure::Stale => "stale",
             Failure::Refused => "refused",
-            Failure::Status(_) => "status",
+            Failure::Status(_) | Failure::GroupRefused(_) => "status",
             Failure::Garbage => "bad_response",
             Failure::TimedOut => "timeout",
             Failure::DeadlineExceeded => "deadline_exceeded",
@@ -224,7 +226,7 @@ impl Client {
                 let text = "The server takes no WebSocket over HTTP/2.".into();
                 (End::Refused, 501, text)
             }
-            Failure::Refused | Failure::Status(_) => {
+            Failure::Refused | Failure::Status(_) | Failure::GroupRefused(_) => {
                 (End::Member, 502, "The server refused the request.".into())
             }
             Failure::Stale => {

@@ -11,6 +11,20 @@ use super::response::Head;
 use super::route::RequestRoute;
 use crate::bound_request::BoundRequest;
 
+impl Request {
+    /// True if a response with this status says that an engine is full. The engine has not begun.
+    fn is_full_engine(&self, status: u16) -> bool {
+        self.is_for_engines && matches!(status, 429 | 503)
+    }
+
+    /// True if the request may be sent elsewhere after a response with this status.
+    pub(super) fn is_refusal(&self, routed: &RequestRoute, status: u16) -> bool {
+        let is_named =
+            self.is_full_engine(status) || routed.route().retry_statuses.contains(&status);
+        is_named && self.is_repeatable()
+    }
+}
+
 impl Client {
     /// True if the request may be sent to another member after this failure.
     pub(super) fn may_retry(
@@ -68,11 +82,7 @@ impl Client {
         head: &Head,
         retries: u32,
     ) -> bool {
-        let route = routed.route();
-        // An engine that is full has not begun.
-        let is_full = request.is_for_engines && matches!(head.status, 429 | 503);
-        let is_named = is_full || route.retry_statuses.contains(&head.status);
-        if !is_named || !request.is_repeatable() || retries >= route.retries {
+        if !request.is_refusal(routed, head.status) || retries >= routed.route().retries {
             return false;
         }
         if !request.up.may_rewind() {
@@ -91,6 +101,6 @@ impl Client {
             member.is_some_and(|member| member.id != bound.member) && view.is_eligible(index)
         });
         // Refusing takes an engine no work that the budget would protect.
-        there_is && (is_full || self.pay_for_retry(head.at))
+        there_is && (request.is_full_engine(head.status) || self.pay_for_retry(head.at))
     }
 }
