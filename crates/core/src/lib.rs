@@ -13,6 +13,7 @@ pub(crate) mod caps;
 pub mod cost;
 pub mod effective;
 pub mod ejection;
+pub mod engine_counts;
 pub mod engine_traffic;
 pub mod engine_work;
 pub mod engines;

@@ -11,10 +11,11 @@ use std::net::IpAddr;
 use std::ops::Range;
 use std::sync::OnceLock;
 
-use evenkeel_core::engines::PromptPart;
+use evenkeel_core::engine_counts::PromptPart;
 use evenkeel_core::prompt_key::prompt_secret;
 use evenkeel_inference::chain::{Chain, ChainBuilder, HashKey};
 use evenkeel_inference::group::{RequestFacts, RequestPlan};
+use evenkeel_inference::labels::{Operation, RequestLabels};
 use evenkeel_inference::model_name::ModelName;
 use evenkeel_inference::scanner::{Progress, Scanner};
 use evenkeel_manager::snapshot::GroupHandle;
@@ -52,6 +53,9 @@ pub(crate) struct Prompt {
     /// Most bytes of the body that are read before a member is chosen.
     max_bytes: usize,
     random: u64,
+    operation: Operation,
+    /// Name of the engines' model that stands in the body in place of an alias.
+    written_model: Option<ModelName>,
     /// Hash of the client's key, if the group may need it.
     pub(super) owner: u64,
 }
@@ -110,6 +114,7 @@ pub(super) fn begin_prompt(
     prompt.begin(request.body, is_readable);
     prompt.max_bytes = max_bytes;
     prompt.random = random;
+    prompt.operation = Operation::find(request.path()).map_or(Operation::Other, |(of, _)| of);
     prompt.owner = 0;
     prompt.is_measured = false;
     Some(prompt)
@@ -149,6 +154,8 @@ impl Prompt {
             is_readable: true,
             max_bytes: 0,
             random: 0,
+            operation: Operation::Other,
+            written_model: None,
             owner: 0,
         }
     }
@@ -160,6 +167,7 @@ impl Prompt {
             _ => None,
         };
         self.content_bytes = 0;
+        self.written_model = None;
         self.is_readable = is_readable;
     }
 
@@ -239,8 +247,9 @@ impl Prompt {
         self.framing.is_some()
     }
 
-    /// Counts the prompt as one for the model `name`, whose name stands in the body now.
+    /// Counts the prompt as one for the model `name`, whose name stands in the body now, as JSON has it.
     pub(super) fn replace_model(&mut self, name: &str) {
+        self.written_model = ModelName::decode(name.as_bytes());
         self.builder.replace_model(name.as_bytes());
     }
 
@@ -254,6 +263,18 @@ impl Prompt {
             (Progress::Running, _) => PromptPart::Beginning,
             (Progress::Unknown, _) => PromptPart::Broken,
             (Progress::Complete, _) => PromptPart::Whole,
+        }
+    }
+
+    /// Labels of the request in metrics.
+    fn labels(&self) -> RequestLabels {
+        let named = || match self.named_model() {
+            NamedModel::Name(name) => Some(name),
+            _ => None,
+        };
+        RequestLabels {
+            model: self.written_model.or_else(named),
+            operation: self.operation,
         }
     }
 
@@ -286,9 +307,9 @@ impl Prompt {
         let group = handle.current.load();
         let engines = group.engines()?;
         engines.counts().count_prompt(self.part_read());
-        let owner = self.owner;
+        let (owner, labels) = (self.owner, self.labels());
         let plan = engines.group().plan_request(self.request_facts());
-        Some(Box::new(plan.of_owner(owner)))
+        Some(Box::new(plan.of_owner(owner).with_labels(labels)))
     }
 }
 

@@ -445,6 +445,9 @@ impl Client {
             if matches!(status, 429 | 503) {
                 engine.mark_full(at.after(FULL_TIME));
             }
+            if is_event_stream {
+                engine.begin_stream(at);
+            }
             let is_framed = body == Body::Chunked && encoder.is_none() && !delivery.strip_chunks;
             let answer = EngineAnswer::new(is_event_stream, is_framed);
             Box::new(answer.of_hold(request.tokens.clone()))
