@@ -8,6 +8,7 @@
 //! | module | content |
 //! |---|---|
 //! | [`scanner`] | model, prompt and settings in the JSON body of a request, wherever it is split |
+//! | [`media`] | pictures, sounds and files in the messages of a request |
 //! | [`chain`] | hashes of the prompt's blocks, each of which depends on all before |
 //! | [`usage`] | events of an answer, and the tokens that the engine has counted |
 //! | [`memory`], `kept` | how long a member remembers what it has read, and how surely |
@@ -57,7 +58,8 @@
 //!
 //! # Limits
 //!
-//! - Pictures in a prompt (`data:` URLs) count by their bytes like text; the learnt tokens of a byte are a mean of both.
+//! - A picture, a sound or a file counts as a text of 4 KiB, whatever its size in pixels or seconds is; the learnt tokens
+//!   of a byte are a mean of texts and of these.
 //! - A compressed body is an unknown prompt. A compressed answer says neither events nor usage: do not offer
 //!   `Accept-Encoding` to members of such groups.
 //! - The first token of an answer that comes as a whole cannot be seen. Its prompt is in the queue
@@ -76,6 +78,7 @@ pub mod handover;
 pub mod index;
 mod kept;
 pub mod labels;
+pub mod media;
 pub mod memory;
 pub mod model_name;
 pub mod queue;
@@ -84,10 +87,11 @@ mod request_count;
 pub mod scanner;
 pub mod sent_prompts;
 pub mod share;
+mod short_text;
 pub mod speed;
 pub mod tokens;
 pub mod usage;
 
 /// Version of the hashes and of the meaning of all that is learnt. A new process takes over what the old one has learnt
 /// if both have the same version.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;

@@ -124,10 +124,10 @@ section! {
         mirror: Option<Mirrors> = None; r#"{ group = "canary", percent = 10 }"#,
         /// Groups by the [name of the model](inference.md#models-by-name) in the JSON body of a request: a name, or the
         /// beginning of a name with `*` behind it, and a group. A whole name comes before beginnings, and a longer
-        /// beginning before a shorter one. Write a list of groups to use the first group with a working member.
-        /// Requests without the name of a model, or with another name, go to the group of the route or rule. Use the
-        /// table for engines of language models: the balancer reads the bodies of requests before a member is
-        /// chosen.
+        /// beginning before a shorter one. Write a list of groups to use the next group if no member of a group works,
+        /// or if a group does not serve a request. Requests without the name of a model, or with another name, go to
+        /// the group of the route or rule. Use the table for engines of language models: the balancer reads the bodies
+        /// of requests before a member is chosen.
         models: Models = Models::default(); r#"{ "llama-*" = "big", "gpt-4o" = ["small", "big"] }"#,
         /// [Names of models for clients](inference.md#aliases), each with the name of the model at your engines. The
         /// balancer writes the engines' name into the JSON body of a request, and then chooses the group in `models`.

@@ -700,6 +700,32 @@ mod tests {
     }
 
     #[test]
+    fn the_framing_of_chunks_is_no_content() {
+        let memory = new_memory(1 << 20);
+        let buffers = crate::buffer::BufferPool::new(new_memory(1 << 20));
+        let head = b"POST / HTTP/1.1\r\n\r\n".to_vec();
+        let chunks = "1\r\na\r\n".repeat(50) + "A;x=y\r\n0123456789\r\n0\r\n\r\n";
+        for (strip, body) in [(false, chunks.len() as u64), (true, 60)] {
+            let mut buffer = buffers.take();
+            let mut from = chunks.as_bytes();
+            let cx = &mut Context::from_waker(std::task::Waker::noop());
+            assert!(buffer.poll_fill(cx, &mut from).is_ready());
+            let flow = Flow::new(
+                head.clone(),
+                Body::Chunked,
+                strip,
+                Some(buffer),
+                Bounds::NONE,
+                &memory,
+            );
+            let mut flow = flow.unwrap();
+            assert_eq!(flow.content_sent(), 0);
+            flow.set_sent();
+            assert_eq!((flow.body_sent(), flow.content_sent()), (body, 60));
+        }
+    }
+
+    #[test]
     fn bytes_of_a_head_are_overwritten_until_it_is_sent() {
         let memory = new_memory(1 << 20);
         let head = b"GET / HTTP/1.1\r\n\r\n".to_vec();

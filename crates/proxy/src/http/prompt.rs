@@ -201,14 +201,23 @@ impl Prompt {
             .or_else(|| ended().then_some(self.content_bytes))
     }
 
-    /// Number of bytes that the body counts as a prompt.
-    fn counted_bytes(&self) -> u64 {
+    /// Number of bytes that the body counts as a prompt of which this part was read. Pictures count little where engines
+    /// see the same prompt.
+    fn counted_bytes(&self, part: PromptPart) -> u64 {
+        let uncounted = match part {
+            PromptPart::Whole | PromptPart::Beginning => self.builder.uncounted_bytes(),
+            _ => 0,
+        };
         let at_least = match self.is_measured {
             // Otherwise a client could keep the rest back until a member is chosen.
             true => self.content_bytes.max(self.max_bytes as u64),
             false => self.content_bytes,
         };
-        let bytes = self.body_size().unwrap_or(at_least);
+        let bytes = match self.body_size() {
+            Some(size) => size.saturating_sub(uncounted),
+            // More may come, and be no picture.
+            None => at_least,
+        };
         match self.is_readable {
             true => bytes,
             false => bytes.saturating_mul(EXPANSION),
@@ -280,7 +289,8 @@ impl Prompt {
 
     /// Facts of the request, as far as engines cannot see others.
     fn request_facts(&mut self) -> RequestFacts<'_> {
-        let (part, bytes) = (self.part_read(), self.counted_bytes());
+        let part = self.part_read();
+        let bytes = self.counted_bytes(part);
         let is_clear = !matches!(part, PromptPart::Ambiguous | PromptPart::Broken);
         let is_complete = is_clear && self.scanner.scan_progress() == Progress::Complete;
         let is_measured = self.body_size().is_some();
@@ -519,6 +529,38 @@ mod tests {
         // A compressed body counts for what it may become.
         let compressed = measure(Body::Chunked, &wide, false);
         assert_eq!(compressed, (PromptPart::Compressed, 32_000, 0, None));
+    }
+
+    #[test]
+    fn pictures_count_little_unless_engines_may_see_something_else() {
+        use evenkeel_inference::media::MOST_MEDIA_BYTES;
+        let picture = "x".repeat(6000);
+        let body = |part: &str, more: &str| {
+            format!(r#"{{"messages":[{{"content":[{part}]}}]{more},"max_tokens":5}}"#)
+        };
+        let url = format!(r#"{{"image_url":{{"url":"{picture}"}}}}"#);
+        let text = format!(r#"{{"text":"{picture}"}}"#);
+        let uncounted = 6000 - MOST_MEDIA_BYTES;
+        for (part, body, uncounted) in [
+            (PromptPart::Whole, body(&url, ""), uncounted),
+            (PromptPart::Whole, body(&text, ""), 0),
+            (PromptPart::Ambiguous, body(&url, r#","prompt":"a""#), 0),
+            (PromptPart::Broken, body(&url, r#","top_p":NaN"#), 0),
+        ] {
+            let length = body.len() as u64;
+            for framing in [Body::Length(length), Body::Chunked] {
+                let (read, bytes, _, _) = measure(framing, body.as_bytes(), true);
+                assert_eq!((read, bytes), (part, length - uncounted), "{body}");
+            }
+        }
+        // The rest of the body is not here: it may be no picture.
+        let beginning = format!(r#"{{"messages":[{{"content":[{url}"#);
+        let mut prompt = Prompt::new(&key());
+        prompt.begin(Body::Chunked, true);
+        (prompt.is_measured, prompt.max_bytes) = (true, 10_000);
+        let chunk = format!("{:x}\r\n{beginning}\r\n", beginning.len());
+        prompt.read_bytes(chunk.as_bytes());
+        assert_eq!(prompt.request_facts().chain.prompt_bytes(), 10_000);
     }
 
     #[test]
