@@ -387,7 +387,7 @@ fn habits_from_elsewhere_get_a_hint() {
     one_error(
         &with("timeout = \"1s\""),
         "test.toml:3:1: rule.web.timeout: unknown key, did you mean \"connection_timeout\" or",
-        &["\"response_timeout\"?"],
+        &["\"response_timeout\"", "\"request_timeout\""],
     );
     one_error(
         &with("access_log = \"stdout\""),
@@ -1695,16 +1695,16 @@ fn a_cookie_binds_clients_of_http_rules_by_a_name_of_its_own() {
     let group = rule("sticky = true").unwrap();
     assert_eq!(group.settings.granularity, Granularity::PerSession);
     let sticky = group.sticky.unwrap();
-    let cookie = sticky.cookie_of("w");
+    let cookie = sticky.name_of("w");
     assert_eq!(cookie, "evenkeel-49743dfc", "balancers agree on it");
-    assert_ne!(cookie, sticky.cookie_of("v"));
+    assert_ne!(cookie, sticky.name_of("v"));
     assert_eq!(rule("sticky = false").unwrap().sticky, None);
     // Alerts move clients bit by bit, not in a pulse: nobody can count them.
     let group = rule("sticky = true\ngranularity = \"on_demand\"").unwrap();
     assert!(!group.settings.alert.pulses);
     let group = rule("sticky = { cookie = \"at\", key_file = \"k\" }").unwrap();
     let sticky = group.sticky.unwrap();
-    assert_eq!(sticky.cookie_of("w"), "at");
+    assert_eq!(sticky.name_of("w"), "at");
     assert_eq!(sticky.key_file.unwrap().path, Path::new("/etc/k"));
     let other = |sticky| {
         let other = format!("[group.x]\nmembers = [\"b:80\"]\nsticky = {{ cookie = {sticky:?} }}");
@@ -1726,6 +1726,14 @@ fn a_cookie_binds_clients_of_http_rules_by_a_name_of_its_own() {
             "sees no cookies",
         ),
         ("sticky = 1".into(), "allowed: a table, or true"),
+        (
+            "sticky = { header = \"X-S\", max_age = \"1h\" }".into(),
+            "rule.w.sticky.max_age: `header` is set, so there is no cookie",
+        ),
+        (
+            "sticky = { header = \"Content-Length\" }".into(),
+            "the name of a header field that has no meaning of its own",
+        ),
         (
             "sticky = { cookie = \"a b\" }".into(),
             "the name of a cookie",

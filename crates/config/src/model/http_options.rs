@@ -91,8 +91,8 @@ section! {
         /// Requests without the field, or with another value, have the priority of the client or the rule. Set
         /// a name only if you trust the clients, or if your proxy in front sets the field.
         priority_header: Option<String> [Text(FIELD)] = None; r#""X-Priority""#,
-        /// Maximum [retries](routing.md#retries), each at another member, of a request which you can repeat
-        /// safely: none of the request was sent, or the request is idempotent (RFC 9110, section 9.2.2) and
+        /// Maximum [retries](routing.md#retries), each at another member (see `retry_same_member`), of a request which you
+        /// can repeat safely: none of the request was sent, or the request is idempotent (RFC 9110, section 9.2.2) and
         /// the member closed the connection, sent an invalid response or did not answer.
         retries: u32 [Number(0.0, 10.0, "retries")] = 2; "1",
         /// Maximum share of retries, relative to requests, so that retries cannot overload your slow members.
@@ -112,6 +112,12 @@ section! {
         /// larger body, or without memory for the body, is not repeated once a part of the body has been sent.
         /// Other idempotent requests have bodies of at most 8 KiB kept.
         retry_max_body: usize [Bytes(0, 64 * 1024 * 1024)] = 1024 * 1024; r#""256KiB""#,
+        /// Lets retries go to members which have failed before, if no other is left: a request is repeated at the only
+        /// member of a group, too. Set the key if failures of your members are short, together with `retry_backoff`.
+        retry_same_member: bool = false; "true",
+        /// Pause before a retry; the balancer adds up to half of the pause. While waiting the request has no place at a
+        /// member.
+        retry_backoff: Duration [Time(secs(0), secs(60))] = secs(0); r#""100ms""#,
         /// Ends a request if the client closes the connection (FIN): the balancer closes the connection to the
         /// member, or resets the stream of HTTP/2, so the member can stop working. By default only a reset by the
         /// client ends a request at a member. Set the key only if no client closes the sending side and still waits

@@ -119,6 +119,14 @@ section! {
         retry_methods: Option<Vec<String>> [Text(METHOD)] = None; r#"["POST"]"#,
         /// Maximum size of a body that is kept for a retry, instead of the rule's.
         retry_max_body: Option<usize> [Bytes(0, 64 * 1024 * 1024)] = None; r#""256KiB""#,
+        /// Maximum share of retries, relative to the route's requests, instead of the rule's. All routes of a rule
+        /// have one budget: the requests of each route add the route's share.
+        retry_budget: Option<f32> [Number(0.0, 1.0, "")] = None; "1.0",
+        /// Lets retries go to members which have failed before, if no other is left, or does not, instead of the
+        /// rule's setting.
+        retry_same_member: Option<bool> = None; "true",
+        /// Pause before a retry, instead of the rule's.
+        retry_backoff: Option<Duration> [Time(secs(0), secs(60))] = None; r#""100ms""#,
         /// Ends requests whose clients close their connections, or does not, instead of the rule's setting.
         abort_on_close: Option<bool> = None; "true",
         /// Priority of the requests when they [wait for a member](overload.md), instead of the rule's, the
@@ -146,6 +154,10 @@ section! {
         body_timeout: Option<Duration> [Time(millis(1), DAY)] = None; r#""10s""#,
         /// Time limit for a response, instead of the rule's.
         response_timeout: Option<Duration> [Time(millis(1), DAY)] = None; r#""5m""#,
+        /// Time limit of a whole request, instead of the rule's.
+        request_timeout: Option<Duration> [Time(millis(1), DAY)] = None; r#""10s""#,
+        /// Time limit of one attempt at a member, instead of the rule's.
+        attempt_timeout: Option<Duration> [Time(millis(1), DAY)] = None; r#""2s""#,
     }
 }
 
@@ -450,6 +462,8 @@ impl Route {
             queue: self.queue_timeout.unwrap_or(rule.queue),
             body: self.body_timeout.unwrap_or(rule.body),
             response: self.response_timeout.unwrap_or(rule.response),
+            request: self.request_timeout.or(rule.request),
+            attempt: self.attempt_timeout.or(rule.attempt),
             ..rule.clone()
         }
     }

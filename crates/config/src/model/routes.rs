@@ -200,7 +200,7 @@ fn check_action(table: &Table<'_>, report: &mut Report<'_>) {
 }
 
 /// Keys of a route that only members' answers need.
-const OF_MEMBERS: [&str; 18] = [
+const OF_MEMBERS: [&str; 23] = [
     "rewrite_path",
     "request_fields",
     "max_body",
@@ -208,6 +208,9 @@ const OF_MEMBERS: [&str; 18] = [
     "retries",
     "retry_methods",
     "retry_max_body",
+    "retry_budget",
+    "retry_same_member",
+    "retry_backoff",
     "abort_on_close",
     "priority",
     "mirror",
@@ -219,6 +222,8 @@ const OF_MEMBERS: [&str; 18] = [
     "queue_timeout",
     "body_timeout",
     "response_timeout",
+    "request_timeout",
+    "attempt_timeout",
 ];
 
 /// A host as requests have it.

@@ -49,13 +49,15 @@ fn read_shared(rule: &mut Rule, table: &mut Table<'_>, report: &mut Report<'_>) 
 }
 
 /// Keys that only a rule with `protocol = "http"` may have, beside those of [`Responses`](super::responses).
-const HTTP_ONLY: [&str; 8] = [
+const HTTP_ONLY: [&str; 10] = [
     "auth",
     "request_limits",
     "header_timeout",
     "keep_alive_timeout",
     "body_timeout",
     "response_timeout",
+    "request_timeout",
+    "attempt_timeout",
     "compression",
     "http",
 ];

@@ -108,6 +108,7 @@ impl State {
         let names = Names::new(names.collect::<Option<Vec<_>>>()?);
         let all = std::iter::once(&own).chain(targets.iter().map(Arc::as_ref));
         let cookies = all.flat_map(|target| &target.cookie);
+        let cookies = cookies.filter(|cookie| !cookie.is_header());
         let cookies = cookies.map(|cookie| cookie.name().as_bytes().into());
         let cookies = cookies.collect();
         let at = |place: u32| {

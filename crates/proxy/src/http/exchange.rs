@@ -8,6 +8,7 @@ use evenkeel_core::member::MemberId;
 use evenkeel_wire::orca;
 
 use super::client::{After, Client, PrivateConnection};
+use super::delivered::Delivered;
 use super::failure::{Failure, Fault, MemberError};
 use super::flow::Flow;
 use super::progress::{Progress, Side};
@@ -17,43 +18,16 @@ use super::route::RequestRoute;
 use super::sticky::StickyCookie;
 use super::summary::Summary;
 use super::trial::TriedRequest;
-use crate::access::{End, Hedged, Limit, MemberAttempts};
-use crate::bound_request::BoundRequest;
+use crate::access::{End, Hedged, MemberAttempts};
+use crate::bound_request::{BoundRequest, Refusal};
 use crate::http2::grpc;
 use crate::io::{Io, TransferError};
 use crate::member_choice::insert;
 use crate::tcp;
-use crate::tcp::failure::ConnectFailure;
 use crate::tcp::tunnel::{Traffic, Tunnel};
 use crate::trace;
 use crate::upstream::Upstream;
 use crate::watch::Stop;
-
-/// Outcome of delivering a response.
-pub(super) struct Delivered {
-    pub(super) end: End,
-    /// Bytes to the client, and from it beyond the request.
-    pub(super) sent: u64,
-    received: u64,
-    has_waited: bool,
-    pub(super) limit: Option<Limit>,
-    /// Fault in the rest of the response, if the exchange ended for that.
-    pub(super) member_error: Option<MemberError>,
-}
-
-impl Delivered {
-    /// Returns the outcome of a response that was for nobody.
-    pub(super) fn of_discarded(end: End, sent: u64) -> Self {
-        Delivered {
-            end,
-            sent,
-            received: 0,
-            has_waited: true,
-            limit: None,
-            member_error: None,
-        }
-    }
-}
 
 impl Client {
     /// Carries one request.
@@ -84,7 +58,7 @@ impl Client {
             .service
             .budget
             .borrow_mut()
-            .request(routed.rule.http.retry_budget);
+            .request(routed.route().retry_budget);
         if let Some(asked) = request.asked_models.take() {
             let after = Box::pin(self.answer_models(request, &mut summary, *asked)).await;
             return self.end_request(request, summary, after);
@@ -172,6 +146,7 @@ impl Client {
                 );
                 bound = match binding.await {
                     Ok(bound) => bound,
+                    Err(Refusal::NoMember) if routed.may_try_again(&mut tried) => continue,
                     Err(refusal) if routed.is_first_token_late(refusal) => {
                         let plan = plan.as_deref();
                         break Box::pin(self.answer_late(request, &mut summary, plan)).await;
@@ -181,6 +156,7 @@ impl Client {
                         break refused.await;
                     }
                 };
+                self.limit_attempt(&routed);
                 let may_hedge = self.private.is_none();
                 answered = if may_hedge && request.is_hedged(&routed, summary.retries) {
                     // In a box: the connections of others are to stay small.
@@ -256,12 +232,7 @@ impl Client {
                     break self
                         .settle_connections(request, &routed, bound, head, upstream, &delivered);
                 }
-                Err(
-                    Failure::TimedOut
-                    | Failure::ClientTimedOut
-                    | Failure::Connect(ConnectFailure::TimedOut),
-                ) if self.session.watch.is_over() => Failure::DeadlineExceeded,
-                Err(failure) => failure,
+                Err(failure) => self.check_deadline(request, failure),
             };
             now = self.session.worker.now();
             routed
@@ -274,8 +245,15 @@ impl Client {
                 self.session.service.metrics.retries.add(1);
                 insert(&mut tried, bound.member);
                 request.next_span(|| trace::new_span(&mut self.session.worker.rng.borrow_mut()));
-                // In a box: a connection is to stay small.
+                // In a box, as the pause: a connection is to stay small.
                 last = Some(Box::new(failure));
+                let paused = Box::pin(self.pause_before_retry(request, &routed)).await;
+                match paused {
+                    Ok(later) => now = later,
+                    Err(failure) => {
+                        break Box::pin(self.answer_failed(request, &mut summary, failure)).await;
+                    }
+                }
                 continue;
             }
             break self.answer_failed(request, &mut summary, failure).await;
@@ -459,6 +437,7 @@ impl Client {
             delivered.limit = Some(limit);
         }
         if end == End::Complete && head.status == 101 {
+            session.watch.lift_limits();
             let mut traffic = Traffic {
                 up: tcp::flow::Flow::with_read(up.take_rest()),
                 down: tcp::flow::Flow::with_read(down.take_rest()),
@@ -512,6 +491,7 @@ impl Client {
             End::Complete | End::Alert => head.outcome,
             // As with TCP: what a client sends in a tunnel can make a member reset it.
             End::Member if head.status == 101 => head.outcome,
+            End::MemberTimeout if self.session.watch.is_over() => Outcome::Error,
             End::Member | End::MemberTimeout => Outcome::Failure,
             _ => Outcome::Cancelled,
         };

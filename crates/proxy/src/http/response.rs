@@ -23,6 +23,7 @@ use super::flow::{Bounds, Flow};
 use super::progress::Progress;
 use super::request::Request;
 use super::route::RequestRoute;
+use super::sticky::SET_COOKIE;
 use crate::access::{self, MemberAttempts};
 use crate::bound_request::BoundRequest;
 use crate::buffer::Buffer;
@@ -341,19 +342,20 @@ impl Client {
             original = Body::Stream;
             head.body = original;
         }
-        let cookie = request.stuck.as_ref().filter(|_| !interim);
-        let cookie = cookie.and_then(|stuck| {
+        let stuck = request.stuck.as_ref().filter(|_| !interim);
+        let session = stuck.and_then(|stuck| {
             let secure = self.stream.uri_scheme() == "https";
-            stuck.set_cookie(routed.target(), bound.member, secure, worker)
+            stuck.bind_client(routed.target(), bound.member, secure, worker)
         });
-        let cookie = cookie.as_deref();
+        let session = session.as_ref().map(|(name, value)| (*name, &**value));
         let id = request.answered_id(routed).filter(|_| !interim);
-        if let Some((name, _)) = id {
+        let field = session.filter(|(name, _)| *name != SET_COOKIE);
+        for (name, _) in id.into_iter().chain(field) {
             head.leave_out(name);
         }
         let added = ResponseAdditions {
             changes,
-            cookie,
+            session,
             cors,
             id,
         };

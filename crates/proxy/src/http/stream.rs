@@ -52,6 +52,7 @@ pub(super) async fn serve_stream(
             if let Io::Stream(stream) = &client.stream {
                 stream.give_head(head);
             }
+            client.limit_request(&request);
             client.carry_request(&mut request).await
         }
         Err(NoRequest::Malformed(status, text, to_head)) => {

@@ -117,6 +117,7 @@ impl Client {
         let group = &routed.target().group;
         let mut bound = self.session.bind_ticket(&group.current.load(), ticket);
         let until = bound.ticket.started().after(time);
+        self.limit_attempt(routed);
         let answered = self.attempt_until(request, routed, &mut bound, until).await;
         let status = answered.as_ref().map(|(head, _)| head.status);
         request.note_attempt(routed, &bound, status.map_err(Failure::name), false);
@@ -140,6 +141,7 @@ impl Client {
             }
             Err(failure) => failure,
         };
+        self.session.watch.limit_part(None);
         let now = self.session.worker.now();
         let outcome = failure.member_outcome();
         group.finish(bound.ticket, outcome, now);

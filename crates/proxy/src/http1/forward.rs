@@ -414,8 +414,8 @@ pub(super) fn put_cors(cors: CorsFields<'_>, changes: Option<&FieldChanges>, out
 pub struct ResponseAdditions<'a> {
     /// Changes that a route makes.
     pub changes: Option<&'a FieldChanges>,
-    /// A value of `Set-Cookie`.
-    pub cookie: Option<&'a str>,
+    /// Field that binds the client to a member: `Set-Cookie`, or the group's own, and its value.
+    pub session: Option<(&'a str, &'a str)>,
     /// Permissions for pages of other origins.
     pub cors: Option<CorsFields<'a>>,
     /// The name of a field, and the name of the request.
@@ -449,8 +449,8 @@ pub fn write_changed_response(
     if let Some(changes) = added.changes {
         put_fields(changes, out);
     }
-    if let Some(cookie) = added.cookie {
-        put_line(&[b"Set-Cookie: ", cookie.as_bytes()], out);
+    if let Some((name, value)) = added.session {
+        put_line(&[name.as_bytes(), b": ", value.as_bytes()], out);
     }
     if let Some(cors) = added.cors {
         put_cors(cors, added.changes, out);
