@@ -13,6 +13,7 @@ mod gateway_kernel;
 mod gateway_members;
 mod gateway_policies;
 mod gateway_rolling;
+mod gateway_sessions;
 mod gateway_tls;
 mod gateway_zones;
 mod inference_pools;

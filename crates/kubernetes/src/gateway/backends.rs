@@ -4,11 +4,12 @@ use std::sync::Arc;
 
 use evenkeel_config::ServicePort;
 
+pub(crate) use super::binding::Binding;
 use super::conditions::Refusal;
 use super::grants::is_granted;
 use super::group_policies::{GroupTuning, Layer};
 pub(crate) use super::groups::{
-    Binding, Group, Groups, Members, NOBODY, NamedGroup, Names, Protocol, RouteGroups, RuleGroups,
+    Group, Groups, Members, NOBODY, NamedGroup, Names, Protocol, RouteGroups, RuleGroups,
 };
 use super::objects::{self, GROUP, INFERENCE_GROUP, Kind, ObjectName, Objects, Reference};
 use super::policies::Policies;

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 /// Names of the features, in ascending order. The conformance suites check these features.
-const FEATURES: [&str; 34] = [
+const FEATURES: [&str; 37] = [
     "BackendTLSPolicy",
     "GRPCRoute",
     "GRPCRouteNamedRouteRule",
@@ -30,6 +30,9 @@ const FEATURES: [&str; 34] = [
     "HTTPRouteRequestPercentageMirror",
     "HTTPRouteRequestTimeout",
     "HTTPRouteResponseHeaderModification",
+    "HTTPRouteRetry",
+    "HTTPRouteRetryBackendTimeout",
+    "HTTPRouteRetryConnectionError",
     "HTTPRouteSchemeRedirect",
     "ListenerSet",
     "ReferenceGrant",

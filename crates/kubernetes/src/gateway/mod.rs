@@ -12,6 +12,7 @@
 //! | [`ingress`], `ingress_spec` | Ingresses, with annotations of ingress-nginx |
 //! | `notices`, `events` | reports about objects that cannot be served as they are written, as events |
 //! | `backends`, `target_groups`, `pools` | targets of routes: services and InferencePools |
+//! | `binding` | sessions of routes: cookies or fields that bind clients to members |
 //! | `groups`, `route_key` | groups of members: names, tables, and the rules that use them, the oldest route first |
 //! | `policies` | BackendTLSPolicies: TLS to members |
 //! | `group_policies`, `group_policy_spec` | EvenkeelPolicies: settings of groups |
@@ -40,6 +41,7 @@ pub mod translate;
 mod addresses;
 mod attach;
 mod backends;
+mod binding;
 mod control;
 mod election;
 mod events;

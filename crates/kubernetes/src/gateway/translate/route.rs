@@ -186,11 +186,11 @@ impl RouteRule<'_> {
                 continue;
             }
             let bound = self.text.groups.iter();
-            let bound = bound.filter_map(|group| Some((group, groups.cookie_of(group)?)));
-            claims.extend(bound.map(|(group, cookie)| SessionClaim {
+            let bound = bound.filter_map(|group| Some((group, groups.session_of(group)?)));
+            claims.extend(bound.map(|(group, session)| SessionClaim {
                 owner: Arc::clone(self.owner),
                 host: host.clone(),
-                cookie: cookie.to_owned(),
+                cookie: session.to_owned(),
                 group: group.clone(),
             }));
             for (place, conditions) in self.text.conditions.iter().enumerate() {
