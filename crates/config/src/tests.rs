@@ -866,6 +866,80 @@ fn some_names_pass_through_where_tls_of_others_ends() {
 }
 
 #[test]
+fn hosts_that_clients_connect_for_need_tls() {
+    let with = |tls: &str, list: &str| {
+        format!(
+            "[rule.x]\nlisten = \"127.0.0.1:80\"\nmembers = [\"a:1\"]\n{tls}\nhttp.separate_hosts = {list}"
+        )
+    };
+    let tls = "tls = { certificates = \"a.pem\" }";
+    let list = r#"["a.example", "*.b.example", "**.c.example", "*"]"#;
+    let config = parse("test.toml", &with(tls, list)).unwrap();
+    assert_eq!(config.rules[0].http.separate_hosts.len(), 4);
+    let warnings = parse("test.toml", &with("", list)).unwrap().warnings;
+    let warning = warnings[0].to_string();
+    assert!(
+        warning.starts_with("test.toml:5:") && warning.contains("add `tls`"),
+        "{warning}"
+    );
+    one_error(
+        &with(tls, r#"["a.example", "**"]"#),
+        "test.toml:5:",
+        &["http.separate_hosts", "all other hosts"],
+    );
+}
+
+#[test]
+fn bad_certificates_are_not_accepted_where_one_is_required() {
+    let with = |keys: &str| {
+        format!(
+            "[rule.x]\nlisten = \"127.0.0.1:80\"\nmembers = [\"a:1\"]\n[rule.x.tls]\ncertificates = \"a.pem\"\n\
+             client_certificates = {{ ca_file = \"ca.pem\"{keys} }}"
+        )
+    };
+    for keys in [
+        ", required = false, accept_invalid = true",
+        ", accept_invalid = true",
+    ] {
+        let config = parse("test.toml", &with(keys)).unwrap();
+        let clients = config.rules[0].tls.as_ref().unwrap();
+        let clients = clients.client_certificates.as_ref().unwrap();
+        assert!(clients.accept_invalid && !clients.required, "{keys}");
+    }
+    one_error(
+        &with(", required = true, accept_invalid = true"),
+        "test.toml:6:",
+        &["accept_invalid", "remove `required`"],
+    );
+}
+
+#[test]
+fn names_of_members_certificates_are_hosts_or_uris() {
+    let with = |name: &str| {
+        format!(
+            "[rule.x]\nlisten = \"127.0.0.1:80\"\nmembers = [\"a:1\"]\n\
+             member_tls = {{ certificate_names = [\"{name}\"] }}"
+        )
+    };
+    for name in [
+        "a.example",
+        "10.0.0.1",
+        "fe80::1",
+        "spiffe://a.example/b",
+        "urn:x",
+    ] {
+        assert!(parse("test.toml", &with(name)).is_ok(), "{name}");
+    }
+    for name in ["", "a b", "://a", "1a:b", "spiffe:", "a:b c"] {
+        one_error(
+            &with(name),
+            "test.toml:4:",
+            &["certificate_names", "a URI with a scheme"],
+        );
+    }
+}
+
+#[test]
 fn only_services_split_a_weight() {
     one_error(
         "[rule.x]\nlisten = \"127.0.0.1:80\"\nmembers = [{ address = \"127.0.0.1:1\", split_weight = true }]",

@@ -270,6 +270,8 @@ counters! {
     refused_malformed,
     /// HTTP: a request for which there is no route and no group.
     refused_no_route,
+    /// HTTP: a request for a host that the client has to connect for.
+    refused_misdirected,
     /// Preflights of pages that were granted what they asked for.
     preflights_granted,
     /// Preflights of pages that were not.

@@ -12,6 +12,7 @@ use super::protocol::MemberProtocol;
 use super::request_id::RequestId;
 use super::route::METHOD;
 use super::route_values::{MaxBody, Status};
+use super::tls::{DEEP_NAMES, UNNAMED};
 use crate::fields;
 use crate::schema::field::Texts;
 use crate::schema::key::{DAY, HOUR, millis, secs, section};
@@ -57,6 +58,12 @@ section! {
         max_header_bytes: usize [Bytes(1024, 1024 * 1024)] = 32 * 1024; r#""64KiB""#,
         /// Maximum number of header fields in a head.
         max_header_count: usize [Number(8.0, 256.0, "fields")] = 128; "200",
+        /// Rules with `tls`: hosts that clients have to connect for. A client connects for a name (SNI); a request of the
+        /// client for a host of another entry of the list gets 421, and the client connects again for the host. Begin
+        /// an entry with `*.` for all names right below the domain, or with `**.` for all names below the domain at
+        /// any depth; the most specific entry counts. `*` stands for all other hosts. By default clients may send
+        /// requests for all hosts: see [separate hosts](tls.md#separate-hosts).
+        separate_hosts: Vec<String> [Text(SEPARATE)] = Vec::new(); r#"["www.example.org", "*.shop.example.org"]"#,
         /// Adds `X-Forwarded-For`, `X-Forwarded-Proto` and `X-Forwarded-Host` to requests, so that your members
         /// know the client.
         x_forwarded: bool = true; "false",
@@ -149,6 +156,12 @@ impl AsTable for HttpOptions {
         table.read(HTTP, self, report);
     }
 }
+
+/// Host that clients have to connect for.
+const SEPARATE: Texts = (
+    r#"a host name, "*." and a host name for all names right below it, "**." and a host name for all names below it, or "*" for all other hosts"#,
+    |text| text == UNNAMED || (DEEP_NAMES.1)(text),
+);
 
 /// The name of a field.
 const FIELD: Texts = ("the name of a header field", key::is_field_name);

@@ -136,6 +136,18 @@ fn check_other_groups(
     report: &mut Report<'_>,
 ) {
     let is_http = rule.protocol == Protocol::Http;
+    if is_http
+        && rule.tls.is_none()
+        && let Some(http) = table.read_table("http", report)
+        && http.has_key("separate_hosts")
+    {
+        let message = "without `tls` clients ask for no name, and the key has no effect: remove it, or add `tls`";
+        let (span, path) = (
+            http.span_of("separate_hosts"),
+            http.path_of("separate_hosts"),
+        );
+        report.add_warning(&span, &path, message);
+    }
     if let Some(mirrors) = &rule.http.mirror {
         let of_rule = (&*rule.name, Some(&*rule.group));
         match table.read_table("http", report) {

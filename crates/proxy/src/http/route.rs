@@ -15,6 +15,7 @@ use evenkeel_manager::config::routing::{RequestView, host_of};
 use evenkeel_manager::responses::ResponsePolicy;
 use evenkeel_manager::routes::{Route, RouteResponse, Targets};
 use evenkeel_manager::snapshot::{RuleSnapshot, Target};
+use evenkeel_tls::handshake::HandshakeParameters;
 
 use super::flow::Bounds;
 use super::sticky;
@@ -45,7 +46,7 @@ const REST: u32 = u32::MAX;
 
 impl RequestRoute {
     /// Finds the route of a request. The request gets an answer of the balancer's own if there is
-    /// one.
+    /// one. `agreed` has the parameters of the client's TLS.
     #[inline]
     pub(crate) fn find_route(
         session: &Session,
@@ -53,15 +54,22 @@ impl RequestRoute {
         bindings: &Bindings,
         request: &message::Request<'_>,
         hop: &Hop,
+        agreed: Option<&HandshakeParameters>,
     ) -> (Self, Option<Box<BalancerAnswer>>) {
         let mut routed = RequestRoute {
             rule: Rc::clone(rule),
             route: REST,
             target: 0,
         };
-        let mut given = None;
+        let is_misdirected = rule.separate_hosts.as_ref().is_some_and(|separate| {
+            let asked_name = agreed.and_then(|agreed| agreed.name.as_deref());
+            separate.is_misdirected(asked_name, request.authority)
+        });
+        let mut given = is_misdirected.then(BalancerAnswer::misdirected);
         let preflight = cors::asked_method(request);
-        if let Some(index) = rule.routes.index() {
+        if given.is_none()
+            && let Some(index) = rule.routes.index()
+        {
             let refuses = index.by_path() && !rule.rule.http.ambiguous_paths;
             given = match request.path() {
                 // `OPTIONS *` asks about the whole server: there is no path to check.
@@ -424,6 +432,12 @@ impl BalancerAnswer {
 
     fn without_target() -> Self {
         BalancerAnswer::with_text(404, "There is nothing here.", End::Refused)
+    }
+
+    /// The answer to a request that must come over a connection for its host (RFC 9110, section 15.5.20).
+    fn misdirected() -> Self {
+        let text = "This connection is for another host.";
+        BalancerAnswer::with_text(421, text, End::Refused)
     }
 
     fn too_large() -> Self {
