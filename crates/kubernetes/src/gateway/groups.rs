@@ -129,8 +129,9 @@ pub(crate) enum Members {
     Service(u16, Protocol),
     /// Endpoints of a port of a service for datagrams: the number of the port, and the name, if the port has one.
     Datagrams(u16, Option<String>),
-    /// Endpoints of a port of a service that speak TLS, with the line that says how.
-    Tls(u16, Protocol, String),
+    /// Endpoints of a port of a service that speak TLS, with the line that says how, and the secret of the certificate that
+    /// they see.
+    Tls(u16, Protocol, String, Option<ObjectName>),
     /// Engines of a pool: pods and ports, as members of a configuration name them.
     Pool(Vec<ServicePort>),
     /// Endpoints of a port of a service, with further lines of the group.
@@ -178,7 +179,7 @@ impl Group {
                 let port = name.as_deref().unwrap_or(&port);
                 text.line(&list(&[format!("{}:{port}", self.target)]));
             }
-            Members::Tls(port, protocol, line) => {
+            Members::Tls(port, protocol, line, _) => {
                 text.line(&list(&[format!("{}:{port}", self.target)]));
                 text.line(line);
                 if *protocol == Protocol::Http2 {
@@ -483,8 +484,8 @@ impl Groups {
             Members::Service(port, Protocol::Plain) => port.to_string(),
             Members::Service(port, Protocol::Http2) => format!("{port}.h2"),
             Members::Datagrams(port, _) => format!("{port}.udp"),
-            Members::Tls(port, Protocol::Plain, _) => format!("{port}.tls"),
-            Members::Tls(port, Protocol::Http2, _) => format!("{port}.tls.h2"),
+            Members::Tls(port, Protocol::Plain, ..) => format!("{port}.tls"),
+            Members::Tls(port, Protocol::Http2, ..) => format!("{port}.tls.h2"),
             Members::Pool(_) => "pool".into(),
             Members::Shares(shares, lines) => format!("shares.{:016x}", hash_of(&(shares, lines))),
             Members::Tuned(port, lines) => format!("{port}.{:016x}", hash_of(lines)),
@@ -502,6 +503,13 @@ impl Groups {
             &group.target.name,
             &port,
         ];
+        let secret = match &group.members {
+            Members::Tls(.., secret) => secret.as_ref(),
+            _ => None,
+        };
+        if let Some(secret) = secret {
+            parts.extend(["client", &secret.namespace, &secret.name]);
+        }
         if let Some(binding) = &binding {
             parts.extend(["sticky", binding]);
         }
@@ -510,6 +518,7 @@ impl Groups {
         let has_dot = |name: &str| name.contains('.');
         let has_dots = has_dot(&group.target.namespace)
             || has_dot(&group.target.name)
+            || secret.is_some_and(|secret| has_dot(&secret.name))
             || binding.as_deref().is_some_and(has_dot)
             || scope.iter().any(|name| has_dot(name));
         if !scope.is_empty() {

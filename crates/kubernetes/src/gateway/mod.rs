@@ -6,6 +6,7 @@
 //! | `routes`, `values` | specifications of routes; names, references and lists, which objects of several kinds have |
 //! | [`translate`] | objects → text of a configuration, secrets and statuses; no I/O, no clock; translations of routes are kept |
 //! | `listeners` | listeners of gateways: conflicts, certificates, allowed routes |
+//! | `gateway_tls`, `certificates` | certificates of clients and for members, by settings of gateways; Secrets and ConfigMaps |
 //! | `listener_sets` | ListenerSets: listeners that others add to a gateway |
 //! | `addresses` | addresses to listen on, and of statuses |
 //! | `attach` | routes and their parents: which listeners take a route, for which host names |
@@ -40,6 +41,7 @@ pub mod translate;
 mod addresses;
 mod attach;
 mod backends;
+mod certificates;
 mod control;
 mod election;
 mod events;
@@ -48,6 +50,7 @@ mod features;
 mod field_edits;
 mod filters;
 mod gateway_spec;
+mod gateway_tls;
 mod grants;
 mod group_facts;
 mod group_policies;

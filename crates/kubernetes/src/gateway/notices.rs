@@ -43,6 +43,10 @@ fn is_told(kind: Kind) -> bool {
 /// Returns the reason of the event about a condition; `None` if all is well.
 fn find_reason(condition: &Value) -> Option<&'static str> {
     let text = |key: &str| condition.get(key).and_then(Value::as_str);
+    // The listeners say it themselves.
+    if text("reason") == Some("ListenersNotResolved") {
+        return None;
+    }
     match (text("type")?, text("status")?) {
         ("Accepted", "False") => Some("NotAccepted"),
         ("ResolvedRefs", "False") => Some("RefsNotResolved"),

@@ -644,6 +644,12 @@ impl Objects {
         with_field!(kind, count)
     }
 
+    /// True if an object may refer to ConfigMaps.
+    pub(crate) fn need_config_maps(&self) -> bool {
+        let mut gateways = self.gateways.values();
+        !self.tls_policies.is_empty() || gateways.any(|of| of.spec.names_authorities())
+    }
+
     /// Brings an object up to date: it becomes that of `from`, or is removed.
     pub(crate) fn copy(&mut self, kind: Kind, name: &ObjectName, from: &Objects) {
         macro_rules! copy {

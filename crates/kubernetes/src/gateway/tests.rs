@@ -11,6 +11,7 @@ use super::translate::settle::translate;
 use super::translate::{Refused, Translation};
 
 mod again;
+mod client_certificates;
 mod datagrams;
 mod group_policies;
 mod grpc;
@@ -188,7 +189,11 @@ fn a_gateway_and_a_route_serve_a_service() {
     let gateway = status_of(&translation, Kind::Gateway, "g");
     assert_eq!(
         show(&gateway["conditions"]),
-        ["Accepted=True/Accepted", "Programmed=True/Programmed"]
+        [
+            "Accepted=True/Accepted",
+            "Programmed=True/Programmed",
+            "ResolvedRefs=True/ResolvedRefs"
+        ]
     );
     assert_eq!(gateway["conditions"][0]["observedGeneration"], 3);
     assert_eq!(
@@ -879,8 +884,9 @@ fn settings_that_would_be_ignored_at_a_risk_are_refused() {
     assert_eq!(
         show(&gateway["conditions"]),
         [
-            "Accepted=False/UnsupportedAddress",
-            "Programmed=False/Invalid"
+            "Accepted=True/Accepted",
+            "Programmed=False/AddressNotUsable",
+            "ResolvedRefs=True/ResolvedRefs"
         ]
     );
     assert_eq!(translation.text, "");

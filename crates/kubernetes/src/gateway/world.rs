@@ -51,7 +51,7 @@ struct State {
 
 impl State {
     fn knows_all(&self) -> bool {
-        let is_needed = |kind: Kind| !kind.is_on_demand() || !self.objects.tls_policies.is_empty();
+        let is_needed = |kind: Kind| !kind.is_on_demand() || self.objects.need_config_maps();
         Kind::ALL
             .into_iter()
             .all(|kind| self.known.contains(&kind) || !is_needed(kind))
@@ -158,7 +158,8 @@ impl World {
         !kind.is_on_demand() || *self.demand.borrow()
     }
 
-    /// Waits until objects of a kind are to be followed. Few clusters have a policy, and all have many ConfigMaps.
+    /// Waits until objects of a kind are to be followed. In few clusters an object refers to ConfigMaps, and all
+    /// clusters have many.
     pub(crate) async fn wait_for_demand(&self, kind: Kind) {
         if kind.is_on_demand() {
             // The sender is a part of the world.
@@ -334,7 +335,8 @@ impl KindStore {
         if is_changed {
             state.changed.insert((kind, name));
         }
-        if kind == Kind::BackendTlsPolicy {
+        let demands = matches!(kind, Kind::BackendTlsPolicy | Kind::Gateway);
+        if demands && !self.world.needs(Kind::ConfigMap) && state.objects.need_config_maps() {
             self.world
                 .demand
                 .send_if_modified(|is_there| !std::mem::replace(is_there, true));

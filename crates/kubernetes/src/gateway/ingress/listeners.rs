@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
 use super::super::addresses::GatewayAddresses;
-use super::super::listeners::{Class, Files, ListenerState, load_certificate};
+use super::super::certificates::{Files, load_certificate};
+use super::super::listeners::{Class, ListenerState};
 use super::super::objects::{Ingress, ObjectName, Objects};
 use super::super::route_key::age_of;
 use super::super::settings::{IngressSettings, Settings};

@@ -47,6 +47,14 @@ impl Work<'_> {
             }
         }
         self.text.line("]");
+        // All listeners of a port that end TLS verify clients in the same way.
+        let verifying = { serving.iter() }.filter_map(|of| self.listeners.get(*of));
+        let mut verifying = verifying.filter_map(|of| Some((of.owner(), of.validation.as_ref()?)));
+        if let Some((owner, validation)) = verifying.next() {
+            let line = validation.write();
+            self.text.begin(owner);
+            self.text.line(&line);
+        }
     }
 
     /// Writes the keys of a rule that policies set, each in a line that belongs to its policy. Where TLS ends here, or names
@@ -295,10 +303,6 @@ impl Work<'_> {
             // Anybody can connect to a socket without a file, and would name any client.
             self.text.line("accept_proxy = [\"self\"]");
         }
-        let mut serving = { rule.serving.iter() }.filter_map(|of| self.listeners.get(*of));
-        if serving.any(|of| of.class.is_some_and(Class::ends_tls)) {
-            self.write_certificates(&table, &rule.serving);
-        }
         // The names of listeners that do not serve are closed, too.
         let mut hosts: Vec<(Option<String>, Owner)> = { all.iter() }
             .filter_map(|of| self.listeners.get(*of))
@@ -306,6 +310,22 @@ impl Work<'_> {
             .collect();
         hosts.sort_by_cached_key(|(host, _)| (rank_host(host.as_deref()), host.clone()));
         hosts.dedup_by(|(host, _), (before, _)| host == before);
+        let mut serving = { rule.serving.iter() }.filter_map(|of| self.listeners.get(*of));
+        if serving.any(|of| of.class.is_some_and(Class::ends_tls)) {
+            if hosts.len() > 1 {
+                // Clients that have connected to a listener never get to another one.
+                let hosts = hosts
+                    .iter()
+                    .map(|(host, _)| host.as_deref().map(write_host));
+                let hosts: Vec<String> = hosts
+                    .map(|host| host.unwrap_or_else(|| UNNAMED.into()))
+                    .collect();
+                let hosts = quote_list(hosts.iter().map(String::as_str));
+                self.text
+                    .line(&format!("http = {{ separate_hosts = {hosts} }}"));
+            }
+            self.write_certificates(&table, &rule.serving);
+        }
         let Some(routes) = self.text.routes_mut() else {
             return;
         };
