@@ -1566,7 +1566,7 @@ fn document_with(header: &str, line: &str) -> String {
             format!("[rule.x]\n{rule}{header}\n{origins}\n{line}")
         }
         "[rule.x.auth]" => {
-            let of_group = ["path", "copy_fields", "timeout"];
+            let of_group = ["path", "copy_fields", "login_page", "timeout"];
             let needed = match line.split(' ').next() {
                 Some("users_file" | "group") => "",
                 Some(key) if of_group.contains(&key) => "group = \"login\"",
@@ -1729,6 +1729,14 @@ fn a_cookie_binds_clients_of_http_rules_by_a_name_of_its_own() {
         (
             "sticky = { cookie = \"a b\" }".into(),
             "the name of a cookie",
+        ),
+        (
+            "sticky = { cookie_path = \"shop\" }".into(),
+            "allowed: a path",
+        ),
+        (
+            "sticky = { cookie_path = \"/; Domain=a.example\" }".into(),
+            "allowed: a path",
         ),
         ("sticky = { max_age = \"0s\" }".into(), "out of range"),
         ("sticky = { same_site = \"any\" }".into(), "strict"),
@@ -2117,6 +2125,18 @@ fn a_group_may_be_asked_in_place_of_a_file() {
         ),
         ("auth = { group = 'login', realm = 'a' }", "has no effect"),
         ("auth = { users_file = 'u', path = '/' }", "without `group`"),
+        (
+            "auth = { users_file = 'u', login_page = '/login' }",
+            "without `group`",
+        ),
+        (
+            "auth = { group = 'login', login_page = '//a.example/' }",
+            "allowed: an address",
+        ),
+        (
+            "auth = { group = 'login', login_page = '/{user}' }",
+            "allowed: an address",
+        ),
         (
             "auth = { users_file = 'u', copy_fields = ['X-A'] }",
             "without `group`",

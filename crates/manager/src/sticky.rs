@@ -144,7 +144,8 @@ impl Cookie {
             SameSite::Lax => "Lax",
             SameSite::None => "None",
         };
-        let mut attributes = format!("; Path=/; HttpOnly; SameSite={same_site}");
+        let path = &config.cookie_path;
+        let mut attributes = format!("; Path={path}; HttpOnly; SameSite={same_site}");
         if let Some(max_age) = config.max_age {
             attributes += &format!("; Max-Age={}", max_age.as_secs());
         }
@@ -379,12 +380,12 @@ mod tests {
         assert!(Arc::ptr_eq(&first["w"], &again["w"]));
         // Without a file the key is that of the process.
         let old = value(&first["w"], 0, 1);
-        let other = load(&config("sticky = { cookie = \"x\", secure = true, same_site = \"none\", max_age = \"1h\" }"), &first).unwrap();
+        let other = load(&config("sticky = { cookie = \"x\", secure = true, same_site = \"none\", cookie_path = \"/a\", max_age = \"1h\" }"), &first).unwrap();
         other["w"].update_members(&group("w", &[4, 1]));
         assert_eq!(other["w"].find(old.as_bytes()).unwrap().member, MemberId(1));
         let set = other["w"].set(MemberId(1), false, 1).unwrap();
         assert!(
-            set.ends_with("; Path=/; HttpOnly; SameSite=None; Max-Age=3600; Secure"),
+            set.ends_with("; Path=/a; HttpOnly; SameSite=None; Max-Age=3600; Secure"),
             "{set}"
         );
         assert_eq!(other["w"].set(MemberId(9), true, 1), None);

@@ -87,7 +87,8 @@ section! {
         groups: Weights = Weights::default(); r#"{ stable = 95, canary = 5 }"#,
         /// Address of a redirect, which is the answer to the requests. In the address you can use `{scheme}`,
         /// `{host}` (without the port), `{port}` (with the colon, or nothing), `{path}`, `{query}` (with the
-        /// question mark) and `{client}`, which are filled from the request; `{{` is a brace.
+        /// question mark), `{escaped_uri}` (path and query, percent-encoded as a value of a query) and `{client}`, which
+        /// are filled from the request; `{{` is a brace.
         redirect: Option<String> = None; r#""https://{host}{path}{query}""#,
         /// Status of the redirect. Set 301 or 308 for a permanent redirect.
         redirect_status: u16 [Number(301.0, 308.0, "")] = 302; "308",
@@ -105,7 +106,8 @@ section! {
         /// `false` to let everybody send requests.
         auth: RouteAuth = RouteAuth::OfRule; r#"{ users_file = "/etc/evenkeel/users" }"#,
         /// [Limits](limits.md#several-limits) of the route's requests, in addition to the rule's: a list of
-        /// tables with the keys of the rule's.
+        /// tables with the keys of the rule's. Requests of routes with the same `name` and equal limits count
+        /// together.
         request_limits: Vec<RequestLimit> = Vec::new(); r#"[{ requests = "5/m" }]"#,
         /// Maximum size of a request's body, instead of the rule's.
         max_body: Option<MaxBody> = None; r#""10MiB""#,

@@ -28,6 +28,9 @@ section! {
         /// Time for which browsers keep the cookie (`Max-Age`), from the client's binding on; then the client
         /// is bound anew. By default browsers keep the cookie until you close them.
         max_age: Option<Duration> [Time(secs(1), FOUR_HUNDRED_DAYS)] = None; r#""12h""#,
+        /// Beginning of the paths of requests which carry the cookie (`Path`). Set a path if other applications of the
+        /// host must not see the cookie; requests for other paths are then not bound.
+        cookie_path: String [Text(PATH)] = "/".into(); r#""/shop""#,
         /// Requests from other sites which carry the cookie (`SameSite`).
         same_site: SameSite = SameSite::Lax; r#""strict""#,
         /// Lets browsers send the cookie over TLS only (`Secure`), even if the client's connection to the
@@ -41,6 +44,14 @@ section! {
 const FOUR_HUNDRED_DAYS: Duration = Duration::from_secs(400 * DAY.as_secs());
 
 const COOKIE: Texts = ("the name of a cookie", key::is_field_name);
+
+const PATH: Texts = (
+    "a path of at most 256 visible ASCII characters without \";\"",
+    |text| {
+        let fits = |byte: u8| byte.is_ascii_graphic() && byte != b';';
+        text.starts_with('/') && text.len() <= 256 && text.bytes().all(fits)
+    },
+);
 
 blank!(Sticky);
 

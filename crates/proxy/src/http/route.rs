@@ -11,6 +11,7 @@ use evenkeel_core::group::{Group, InferenceSettings};
 use evenkeel_manager::auth::Auth;
 use evenkeel_manager::config::MemberProtocol;
 use evenkeel_manager::config::routing::path::{self, Ambiguous};
+use evenkeel_manager::config::routing::template::Template;
 use evenkeel_manager::config::routing::{RequestView, host_of};
 use evenkeel_manager::responses::ResponsePolicy;
 use evenkeel_manager::routes::{Route, RouteResponse, Targets};
@@ -460,25 +461,35 @@ impl BalancerAnswer {
             [join_prefix(&rewrite.1, rest), rest].concat()
         });
         let path = path.as_deref().unwrap_or(request.path());
-        let mut to = Vec::new();
-        put_template(location, request, path, hop, &mut to);
-        // What begins so is another host to browsers.
-        if matches!(to.get(..2), Some([b'/', b'/' | b'\\']))
-            || request
-                .authority
-                .is_none_or(|host| host_of(host).is_empty())
-        {
+        let Some(location) = write_location(location, request, path, hop) else {
             return BalancerAnswer::with_text(
                 400,
                 "This request cannot be redirected.",
                 End::Client,
             );
-        }
+        };
         BalancerAnswer {
-            location: String::from_utf8(to).ok(),
+            location: Some(location),
             ..BalancerAnswer::with_text(*status, "See the field Location.", End::Complete)
         }
     }
+}
+
+/// Returns the address of a redirect of a request, whose path is `path`; `None` if the request cannot be redirected.
+pub(super) fn write_location(
+    location: &Template,
+    request: &message::Request<'_>,
+    path: &str,
+    hop: &Hop,
+) -> Option<String> {
+    let mut to = Vec::new();
+    put_template(location, request, path, hop, &mut to);
+    // What begins so is another host to browsers.
+    let is_other_host = matches!(to.get(..2), Some([b'/', b'/' | b'\\']));
+    let has_host = { request.authority }.is_some_and(|host| !host_of(host).is_empty());
+    String::from_utf8(to)
+        .ok()
+        .filter(|_| has_host && !is_other_host)
 }
 
 /// Answer to a client whose request is too large.

@@ -320,6 +320,20 @@ pub fn write_question(
     out.extend_from_slice(b"\r\n");
 }
 
+/// Appends a text as a value of a query: percent-encoded.
+fn put_escaped(text: &str, out: &mut Vec<u8>) {
+    const DIGITS: &[u8; 16] = b"0123456789ABCDEF";
+    for byte in text.bytes() {
+        if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
+            out.push(byte);
+            continue;
+        }
+        let digits = [byte >> 4, byte & 15].map(|digit| DIGITS.get(usize::from(digit)));
+        out.push(b'%');
+        out.extend(digits.into_iter().flatten());
+    }
+}
+
 /// Appends a text with parts of a request, whose path is `path`.
 pub fn put_template(
     text: &Template,
@@ -337,6 +351,11 @@ pub fn put_template(
             Some(Part::Path) => path,
             Some(Part::Query) => request.query_part(),
             Some(Part::Client) => &hop.client,
+            Some(Part::EscapedUri) => {
+                out.extend_from_slice(literal.as_bytes());
+                put_escaped(request.path_and_query, out);
+                continue;
+            }
         };
         out.extend_from_slice(literal.as_bytes());
         out.extend_from_slice(part.as_bytes());
