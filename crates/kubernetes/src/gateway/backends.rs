@@ -103,7 +103,7 @@ impl Referrer<'_> {
         port: Option<&str>,
     ) -> Option<Arc<GroupTuning>> {
         let of_groups = &self.policies.groups;
-        of_groups.find_tuning(kind, name, port, self.inherited)
+        of_groups.find_tuning(kind, name, port, self.inherited, self.objects)
     }
 
     /// Returns the protocol of the transport to members.

@@ -30,7 +30,7 @@ const MAX_MESSAGE: usize = 1_024;
 /// Facts that people are to know.
 #[derive(Debug, Default)]
 pub(crate) struct Facts {
-    /// Reports about Ingresses, which have no conditions.
+    /// Reports about Ingresses and Services, which have no conditions.
     pub(crate) notices: Vec<Notice>,
     /// Statuses of all objects.
     pub(crate) statuses: StatusList,
@@ -78,6 +78,10 @@ fn write_event(
     now: &str,
 ) -> Value {
     let name: String = notice.object.name.chars().take(200).collect();
+    let api_version = match notice.kind.api_group() {
+        "" => api_version.to_owned(),
+        group => format!("{group}/{api_version}"),
+    };
     json!({
         "apiVersion": "v1",
         "kind": "Event",
@@ -86,7 +90,7 @@ fn write_event(
             "namespace": notice.object.namespace,
         },
         "involvedObject": {
-            "apiVersion": format!("{}/{api_version}", notice.kind.api_group()),
+            "apiVersion": api_version,
             "kind": notice.kind.name(),
             "namespace": notice.object.namespace,
             "name": notice.object.name,
@@ -112,7 +116,9 @@ fn log_new(notices: &[Notice], logged: &mut HashSet<u64>) {
         let (kind, object, reason) = (notice.kind.name(), &notice.object, notice.reason);
         let message = shorten(&notice.message);
         match notice.kind {
-            Kind::Ingress => warn!("gateways: {kind} {object}: {reason}: {message}"),
+            Kind::Ingress | Kind::Service => {
+                warn!("gateways: {kind} {object}: {reason}: {message}")
+            }
             _ => debug!("gateways: {kind} {object}: {reason}: {message}"),
         }
     }
@@ -162,7 +168,7 @@ impl EventWriter {
         }
     }
 
-    /// Returns all reports: those about Ingresses, and those that statuses have.
+    /// Returns all reports: those about Ingresses and Services, and those that statuses have.
     fn list_notices(&self, facts: &Facts, of_statuses: &mut StatusNotices) -> Vec<Notice> {
         let mut all = facts.notices.clone();
         all.extend(of_statuses.list(&facts.statuses, |kind, name| {
@@ -219,6 +225,12 @@ mod tests {
         let involved = &first["involvedObject"];
         assert_eq!(involved["apiVersion"], "gateway.networking.k8s.io/v1");
         assert_eq!(involved["kind"], "HTTPRoute");
+        let of_service = Notice {
+            kind: Kind::Service,
+            ..notice("a")
+        };
+        let version = write(&of_service)["involvedObject"]["apiVersion"].clone();
+        assert_eq!(version, "v1");
         let name = first["metadata"]["name"].as_str().unwrap();
         assert!(name.starts_with("web.") && name.len() == 20, "{name}");
         assert_eq!(write(&notice("a"))["metadata"], first["metadata"]);

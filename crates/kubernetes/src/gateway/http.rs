@@ -9,6 +9,7 @@ use super::expressions::check_regex;
 use super::filters::{FilterText, escape, write_changes};
 use super::grpc::BAD_METHOD;
 use super::objects::{HttpMatch, HttpRule, Kind, ValueMatch};
+use super::route_policies::{list_route_lines, sets_route_key};
 use super::target_filters::{GroupActions, read_target_filters};
 use super::text::{quote, quote_table};
 
@@ -197,6 +198,7 @@ impl RuleText {
                 return Err(message.into());
             }
             text.actions.read_redirect_path()?;
+            text.add_policies(referrer, false);
             return text.check_prefix();
         }
         let edits = &text.actions.edits;
@@ -229,6 +231,7 @@ impl RuleText {
             text.actions
                 .lines
                 .push(format!("answer = {{ status = {status} }}"));
+            text.add_policies(referrer, false);
             return Ok(text);
         }
         let changes = changes.map(|changes| format!("request_fields = {changes}"));
@@ -246,8 +249,20 @@ impl RuleText {
             }
         });
         let has_engines = text.groups.iter().any(|name| groups.is_pool(name));
-        text.read_limits(rule, has_engines)?;
+        let has_timeout = sets_route_key(referrer.inherited, "response_timeout");
+        text.read_limits(rule, has_engines && !has_timeout)?;
+        text.add_policies(referrer, true);
         text.check_prefix()
+    }
+
+    /// Adds the keys that policies set, and the rule does not. `has_members` is false if the balancer answers the requests.
+    fn add_policies(&mut self, referrer: Referrer<'_>, has_members: bool) {
+        let is_set = |key: &str| {
+            let mut lines = self.actions.lines.iter();
+            lines.any(|line| line.split_once(" = ").is_some_and(|(own, _)| own == key))
+        };
+        let lines = list_route_lines(referrer.inherited, has_members, is_set);
+        self.actions.lines.extend(lines);
     }
 
     fn read_limits(&mut self, rule: &HttpRule, has_engines: bool) -> Result<(), String> {

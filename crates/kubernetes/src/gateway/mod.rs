@@ -14,7 +14,9 @@
 //! | `backends`, `target_groups`, `pools` | targets of routes: services and InferencePools |
 //! | `groups`, `route_key` | groups of members: names, tables, and the rules that use them, the oldest route first |
 //! | `policies` | BackendTLSPolicies: TLS to members |
-//! | `group_policies`, `group_policy_spec` | EvenkeelPolicies: settings of groups |
+//! | `group_policies`, `rule_policies`, `route_policies` | EvenkeelPolicies: settings of groups, of rules, and of routes of requests |
+//! | `group_policy_spec`, `policy_keys`, `policy_check` | EvenkeelPolicies as objects: keys that may be set, and their checks |
+//! | `service_annotations` | annotations of Services: settings of their groups |
 //! | `grants` | permissions for references between namespaces |
 //! | `http` | rules of HTTPRoute: conditions, actions, groups |
 //! | `filters`, `field_edits`, `target_filters` | actions by filters of rules and of targets |
@@ -63,12 +65,16 @@ mod listener_sets;
 mod listeners;
 mod notices;
 mod policies;
+mod policy_check;
+mod policy_keys;
 mod policy_spec;
 mod pools;
 mod reported;
 mod route_key;
+mod route_policies;
 mod routes;
 mod rule_policies;
+mod service_annotations;
 mod status_list;
 mod target_filters;
 mod target_groups;

@@ -27,9 +27,11 @@ use super::objects::{
 use super::policies::{Policies, PolicyAncestors};
 use super::pools::{self, PoolParents};
 use super::rule_policies::RuleKeys;
+use super::service_annotations::list_service_notices;
 use super::settings::Settings;
 use super::text::{Owner, Text, is_host};
 
+mod blame;
 mod entry;
 mod frontend;
 mod ingress;
@@ -56,7 +58,7 @@ pub struct Translation {
     pub rules: BTreeMap<String, Vec<Owner>>,
     /// Number of rounds that the translation took.
     pub rounds: usize,
-    /// Reports about Ingresses.
+    /// Reports about Ingresses and Services.
     pub notices: Vec<Notice>,
 }
 
@@ -469,7 +471,9 @@ impl<'o> Work<'o> {
             statuses: self.statuses,
             rules: self.rules,
             rounds,
-            notices: self.ingress.notices,
+            notices: { self.ingress.notices.into_iter() }
+                .chain(list_service_notices(objects))
+                .collect(),
         }
     }
 

@@ -11,7 +11,7 @@ use serde_json::Value;
 use tokio::sync::{Notify, watch};
 use tracing::warn;
 
-use super::ingress_spec::is_used_annotation;
+use super::ingress_spec::{AUTH_SECRET, is_used_annotation};
 use super::objects::{Kind, ObjectName, Objects};
 use super::reported::{ReportedStatus, ReportedStatuses};
 use super::settings::Settings;
@@ -32,8 +32,8 @@ pub(crate) struct World {
     has_changes: AtomicBool,
     /// Notified if objects have other versions, and perhaps other statuses.
     reported: Notify,
-    /// True once an object refers to objects of a kind that is followed on demand.
-    demand: watch::Sender<bool>,
+    /// Kinds that are followed on demand, once an object refers to objects of the kind.
+    demand: watch::Sender<BTreeSet<Kind>>,
 }
 
 #[derive(Debug, Default)]
@@ -47,11 +47,17 @@ struct State {
     kinds: BTreeMap<Kind, KindStatus>,
     /// True if Ingresses are served: then a cluster need not have the Gateway API.
     serves_ingress: bool,
+    /// True once an Ingress refers to a secret with passwords.
+    needs_passwords: bool,
 }
 
 impl State {
     fn knows_all(&self) -> bool {
-        let is_needed = |kind: Kind| !kind.is_on_demand() || !self.objects.tls_policies.is_empty();
+        let is_needed = |kind: Kind| match kind {
+            Kind::ConfigMap => !self.objects.tls_policies.is_empty(),
+            Kind::OpaqueSecret => self.needs_passwords,
+            _ => true,
+        };
         Kind::ALL
             .into_iter()
             .all(|kind| self.known.contains(&kind) || !is_needed(kind))
@@ -114,7 +120,12 @@ impl World {
     /// Notes that a question about a kind has failed. An optional kind without the right to list it counts as one without
     /// objects: rights from before the kind was followed keep no gateway from serving.
     pub(crate) fn note_fault(&self, kind: Kind, fault: &Fault) {
-        if self.is_optional(kind) && fault.code == 403 && self.state.lock().known.insert(kind) {
+        let may_be_missed = match kind {
+            // Only Ingresses with passwords wait for them.
+            Kind::OpaqueSecret => true,
+            _ => self.is_optional(kind) && fault.code == 403,
+        };
+        if may_be_missed && self.state.lock().known.insert(kind) {
             self.note_change();
         }
         let mut is_new = false;
@@ -155,14 +166,16 @@ impl World {
 
     /// True if objects of a kind are to be followed by now.
     pub(crate) fn needs(&self, kind: Kind) -> bool {
-        !kind.is_on_demand() || *self.demand.borrow()
+        !kind.is_on_demand() || self.demand.borrow().contains(&kind)
     }
 
-    /// Waits until objects of a kind are to be followed. Few clusters have a policy, and all have many ConfigMaps.
+    /// Waits until objects of a kind are to be followed. Few clusters have a policy or passwords, and all have many
+    /// ConfigMaps and secrets.
     pub(crate) async fn wait_for_demand(&self, kind: Kind) {
         if kind.is_on_demand() {
             // The sender is a part of the world.
-            let _ = self.demand.subscribe().wait_for(|is_there| *is_there).await;
+            let wanted = |kinds: &BTreeSet<Kind>| kinds.contains(&kind);
+            let _ = self.demand.subscribe().wait_for(wanted).await;
         }
     }
 
@@ -315,6 +328,7 @@ impl KindStore {
         let reported = kind
             .has_status()
             .then(|| ReportedStatus::read_from(&object));
+        let has_passwords = kind == Kind::Ingress && names_passwords(&object);
         let mut state = self.world.state.lock();
         let is_changed = match state.objects.put(kind, object) {
             Ok(is_changed) => is_changed,
@@ -334,13 +348,23 @@ impl KindStore {
         if is_changed {
             state.changed.insert((kind, name));
         }
-        if kind == Kind::BackendTlsPolicy {
-            self.world
-                .demand
-                .send_if_modified(|is_there| !std::mem::replace(is_there, true));
+        state.needs_passwords |= has_passwords;
+        let demanded = match kind {
+            Kind::BackendTlsPolicy => Some(Kind::ConfigMap),
+            _ => has_passwords.then_some(Kind::OpaqueSecret),
+        };
+        if let Some(demanded) = demanded {
+            let insert = |kinds: &mut BTreeSet<Kind>| kinds.insert(demanded);
+            self.world.demand.send_if_modified(insert);
         }
         is_changed
     }
+}
+
+/// True if an Ingress refers to a secret with passwords.
+fn names_passwords(ingress: &Value) -> bool {
+    let annotations = ingress.pointer("/metadata/annotations");
+    annotations.is_some_and(|of| of.get(AUTH_SECRET).is_some())
 }
 
 /// Returns the name of an object by its key.
@@ -575,7 +599,7 @@ mod tests {
     #[tokio::test]
     async fn config_maps_are_followed_once_there_is_a_policy() {
         let world = Arc::new(World::default());
-        for kind in { Kind::ALL.into_iter() }.filter(|kind| *kind != Kind::ConfigMap) {
+        for kind in { Kind::ALL.into_iter() }.filter(|kind| !kind.is_on_demand()) {
             world.note_listed(kind, "v1");
         }
         assert!(world.objects().is_some() && !world.needs(Kind::ConfigMap));
@@ -594,6 +618,28 @@ mod tests {
         waits.await.unwrap();
         assert!(world.needs(Kind::ConfigMap) && world.objects().is_none());
         world.note_listed(Kind::ConfigMap, "v1");
+        assert!(world.objects().is_some() && !world.needs(Kind::OpaqueSecret));
+    }
+
+    #[tokio::test]
+    async fn passwords_are_followed_once_an_ingress_has_some() {
+        let world = Arc::new(World::default());
+        for kind in { Kind::ALL.into_iter() }.filter(|kind| !kind.is_on_demand()) {
+            world.note_listed(kind, "v1");
+        }
+        let mut store = KindStore {
+            kind: Kind::Ingress,
+            world: Arc::clone(&world),
+        };
+        let ingress = |annotation: &str| json!({ "metadata": { "name": "a", "namespace": "shop", "annotations": { annotation: "users" } } });
+        let other = ingress("nginx.ingress.kubernetes.io/auth-realm");
+        assert!(store.put("shop/a".into(), other).unwrap());
+        assert!(!world.needs(Kind::OpaqueSecret) && world.objects().is_some());
+        assert!(store.put("shop/a".into(), ingress(AUTH_SECRET)).unwrap());
+        world.wait_for_demand(Kind::OpaqueSecret).await;
+        // Nobody is let in before the passwords are known.
+        assert!(world.objects().is_none() && !world.needs(Kind::ConfigMap));
+        world.note_listed(Kind::OpaqueSecret, "v1");
         assert!(world.objects().is_some());
     }
 

@@ -180,7 +180,14 @@ impl RouteRule<'_> {
         let own = listener.hostname().map(str::to_ascii_lowercase);
         let metadata = &self.route.metadata;
         let number = self.number.to_string();
-        let name = short_name(&[&metadata.namespace, &metadata.name, &number]);
+        let mut parts = vec![metadata.namespace.as_str(), &metadata.name];
+        // An HTTPRoute may have the name, too, and limits count by the names of routes.
+        let is_limited = actions
+            .iter()
+            .any(|line| line.starts_with("request_limits"));
+        parts.extend((is_limited && self.kind == Kind::GrpcRoute).then_some("grpc"));
+        parts.push(&number);
+        let name = short_name(&parts);
         for host in &attachment.hosts {
             if is_isolated(host.as_deref(), own.as_deref(), frontend) {
                 continue;
