@@ -30,6 +30,8 @@ pub mod access;
 mod api;
 pub mod endpoints;
 pub mod environment;
+#[cfg(test)]
+mod fake_server;
 mod follow;
 pub mod gateway;
 pub mod kubeconfig;

@@ -22,6 +22,11 @@ const DEADLINE: Duration = Duration::from_secs(10);
 /// Pause between two looks at the lease.
 pub(crate) const PAUSE: Duration = Duration::from_secs(2);
 
+/// Longest pause after failures, half of which is the shortest pause then: a holder asks again before its term ends.
+pub(crate) const LONGEST_PAUSE: Duration = Duration::from_secs(8);
+
+const _: () = assert!(LONGEST_PAUSE.as_secs() < DEADLINE.as_secs());
+
 /// Lease as the API server has it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, rename_all = "camelCase")]

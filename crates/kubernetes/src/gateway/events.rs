@@ -19,6 +19,7 @@ use super::status_list::StatusList;
 use super::text::hash_of;
 use super::world::World;
 use crate::api::{Api, status_of};
+use crate::list::Fault;
 use crate::watcher::{Pace, refusal_of};
 
 /// Pause between two events.
@@ -148,14 +149,14 @@ impl EventWriter {
                 match self.write(notice).await {
                     Ok(()) => {
                         written.insert(key_of(notice));
-                        pace = Pace::default();
+                        pace.note_success();
                         sleep(PAUSE).await;
                     }
-                    Err(message) => {
+                    Err(fault) => {
                         if !std::mem::replace(&mut told, true) {
-                            warn!("gateways: events cannot be written: {message}");
+                            warn!("gateways: events cannot be written: {}", fault.message);
                         }
-                        sleep(pace.pause_after_failure(None, fastrand::f32())).await;
+                        sleep(pace.pause_after_failure(fault.retry_after, fastrand::f32())).await;
                     }
                 }
             }
@@ -177,7 +178,7 @@ impl EventWriter {
     /// # Errors
     ///
     /// The API server takes no events now. What it refuses for good counts as written.
-    async fn write(&self, notice: &Notice) -> Result<(), String> {
+    async fn write(&self, notice: &Notice) -> Result<(), Fault> {
         let now = format_time(unix_now());
         let version = self.world.version_of(notice.kind);
         let version = version.as_deref().unwrap_or("v1");
@@ -187,10 +188,9 @@ impl EventWriter {
         };
         let event = write_event(notice, version, controller, &self.node, &now);
         let target = format!("/api/v1/namespaces/{}/events", notice.object.namespace);
-        let answer = self.api.create(&target, &event.to_string()).await;
-        let answer = answer.map_err(|fault| fault.message)?;
+        let answer = self.api.create(&target, &event.to_string()).await?;
         match answer.code {
-            401 | 403 | 429 | 500.. => Err(refusal_of(&status_of(&answer)).message),
+            401 | 403 | 429 | 500.. => Err(refusal_of(&status_of(&answer))),
             // The event is there, or the object is gone.
             _ => Ok(()),
         }

@@ -7,11 +7,11 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 use tracing::{info, warn};
 
-use super::election::{Election, Lease, PAUSE, Step};
+use super::election::{Election, LONGEST_PAUSE, Lease, PAUSE, Step};
 use super::objects::ObjectName;
 use crate::api::{Api, status_of};
 use crate::list::Fault;
-use crate::watcher::refusal_of;
+use crate::watcher::{Pace, refusal_of};
 
 /// Time until which this balancer is the leader; `None` if another one is.
 pub(crate) type Term = watch::Receiver<Option<Instant>>;
@@ -49,11 +49,13 @@ impl Candidate {
 
     /// Takes and renews the lease for as long as somebody wants to know who leads.
     pub(crate) async fn run(mut self) {
+        let mut pace = Pace::between(2 * PAUSE, LONGEST_PAUSE);
         while !self.term.is_closed() {
             let was_leading = is_leading(&self.term.borrow());
-            match self.ask().await {
+            let pause = match self.ask().await {
                 Ok(end) => {
                     self.told = None;
+                    pace.note_success();
                     let is_leading = end.is_some();
                     if is_leading != was_leading {
                         let lease = &self.lease;
@@ -67,6 +69,7 @@ impl Candidate {
                         }
                     }
                     self.term.send_replace(end);
+                    PAUSE + Duration::from_millis(fastrand::u64(..500))
                 }
                 // The term goes on until its end: the next question may be answered.
                 Err(fault) => {
@@ -77,9 +80,10 @@ impl Candidate {
                         );
                         self.told = Some(fault.message);
                     }
+                    pace.pause_after_failure(fault.retry_after, fastrand::f32())
                 }
-            }
-            sleep(PAUSE + Duration::from_millis(fastrand::u64(..500))).await;
+            };
+            sleep(pause).await;
         }
     }
 

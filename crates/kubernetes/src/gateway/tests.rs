@@ -11,6 +11,7 @@ use super::translate::settle::translate;
 use super::translate::{Refused, Translation};
 
 mod again;
+mod away;
 mod datagrams;
 mod group_policies;
 mod grpc;
