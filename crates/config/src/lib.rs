@@ -50,7 +50,7 @@ pub use model::hedge::Hedge;
 pub use model::http_options::HttpOptions;
 pub use model::ingress::IngressController;
 pub use model::kernel_forwarding::KernelForwarding;
-pub use model::kubernetes::{IpFamily, Kubernetes, PortName, ServicePort};
+pub use model::kubernetes::{CopyContents, IpFamily, Kubernetes, PortName, ServicePort};
 pub use model::limits::{LimitKey, Limits, MAX_REQUEST_LIMITS, RequestLimit};
 pub use model::location::LocationConfig;
 pub use model::log_format::{LogField, LogFormat, LogTemplate};

@@ -5,6 +5,8 @@ use evenkeel_tls::certificate::unix_now;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::gateway::conditions::format_time;
+
 /// Service whose endpoints are members, as the admin API shows it. Counts begin with the process.
 #[derive(Clone, Debug, Default, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 pub struct ServiceStatus {
@@ -45,6 +47,9 @@ pub struct PortStatus {
     pub draining: usize,
     /// Reason why there are no members of the port, or why those that there are may be old; null without one.
     pub error: Option<String>,
+    /// Time of the last good copy from which the members come, in seconds since 1970; null if the API server has told of
+    /// the members.
+    pub copy_of: Option<i64>,
 }
 
 /// Kind of objects that the controller of the Gateway API follows, as the admin API shows it. Counts begin with the
@@ -65,6 +70,9 @@ pub struct KindStatus {
     pub failures: u64,
     /// Number of complete lists.
     pub lists: u64,
+    /// Time of the last good copy from which gateways and routes come, in seconds since 1970; null if they do not come from
+    /// a copy.
+    pub copy_of: Option<i64>,
 }
 
 /// Lays out the services for people.
@@ -85,6 +93,10 @@ fn format_table_at(services: &[ServiceStatus], now: i64) -> String {
                 (Some(error), _) | (None, Some(error)) => error.escape_debug().to_string(),
                 (None, None) if service.watching => "watching".into(),
                 (None, None) => "connecting".into(),
+            };
+            let state = match port.copy_of {
+                Some(at) => format!("copy of {}: {state}", format_time(at)),
+                None => state,
             };
             vec![
                 format!("{}:{}", service.service, port.port),
@@ -118,12 +130,17 @@ mod tests {
             members: 3,
             draining: 1,
             error: error.map(Into::into),
+            copy_of: None,
+        };
+        let copied = PortStatus {
+            copy_of: Some(0),
+            ..port("443", Some("no answer"))
         };
         let service = ServiceStatus {
             service: "shop/web".into(),
             watching: true,
             version: Some("17".into()),
-            ports: vec![port("http", None), port("80", Some("no port 80"))],
+            ports: vec![port("http", None), port("80", Some("no port 80")), copied],
             last_success: Some(90),
             ..ServiceStatus::default()
         };
@@ -131,7 +148,8 @@ mod tests {
             format_table_at(&[service], 100),
             "SERVICE        MEMBERS  DRAINING  VERSION     HEARD  STATE\n\
              shop/web:http        3         1       17  10 s ago  watching\n\
-             shop/web:80          3         1       17  10 s ago  no port 80\n"
+             shop/web:80          3         1       17  10 s ago  no port 80\n\
+             shop/web:443         3         1       17  10 s ago  copy of 1970-01-01T00:00:00Z: no answer\n"
         );
         assert!(format_table(&[]).starts_with("no group"));
     }

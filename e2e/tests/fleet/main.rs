@@ -18,6 +18,7 @@ mod gateway_zones;
 mod inference_pools;
 mod ingress;
 mod kubernetes;
+mod last_copy;
 mod leases;
 mod shared_watches;
 mod steer;

@@ -25,6 +25,7 @@ use super::world::{KindStore, World};
 use super::writer::Writer;
 use crate::api::{Api, Collection};
 use crate::follow::{Follower, WatchEnd};
+use crate::last_copy::LastCopy;
 use crate::watcher::{Pace, Question, Watcher};
 
 /// Most tries to put a translation into effect: each leaves out what was refused before.
@@ -82,6 +83,8 @@ pub(crate) struct Counts {
     pub(crate) written: Arc<AtomicU64>,
     /// Term of this balancer as the leader; `None` if each balancer writes.
     pub(crate) term: Mutex<Option<Term>>,
+    /// Last good copy, which is told that gateways are those of the API server.
+    pub(crate) copy: LastCopy,
 }
 
 /// Follower of the objects of a kind.
@@ -333,10 +336,14 @@ impl Applier {
             text: translation.text.clone(),
             files: Arc::new(translation.files.clone()),
         };
-        if self.manager.generated().unwrap_or_default() == generated {
+        // Rules of a copy may have been left out.
+        let is_of_copy = self.counts.copy.time_of_gateways().is_some();
+        if !is_of_copy && self.manager.generated().unwrap_or_default() == generated {
+            self.counts.copy.note_gateways();
             return Ok(());
         }
         let applied = self.manager.apply_generated(generated, config).await?;
+        self.counts.copy.note_gateways();
         self.counts.applied.fetch_add(1, Ordering::Relaxed);
         info!(
             generation = applied.generation,
@@ -367,8 +374,9 @@ impl Applier {
     }
 }
 
-/// Lists all objects once and puts them into effect, so that a process that starts serves clients from the start.
-pub(crate) async fn apply_once(plan: Plan, manager: Arc<Manager>, counts: Arc<Counts>) {
+/// Lists all objects once and puts them into effect, so that a process that starts serves clients from the start. Returns
+/// false if the API server has not told of all kinds.
+pub(crate) async fn apply_once(plan: Plan, manager: Arc<Manager>, counts: Arc<Counts>) -> bool {
     let world = Arc::new(World::new(&plan.settings));
     let mut tasks = JoinSet::new();
     let followed = { Kind::ALL.into_iter() }.filter(|kind| plan.settings.follows(*kind));
@@ -379,10 +387,12 @@ pub(crate) async fn apply_once(plan: Plan, manager: Arc<Manager>, counts: Arc<Co
         }
         while tasks.join_next().await.is_some() {}
     }
-    if let Some(objects) = world.objects() {
-        let mut applier = Applier::new(&plan, &manager, &counts);
-        applier.apply(&Arc::new(objects)).await;
-    }
+    let Some(objects) = world.objects() else {
+        return false;
+    };
+    let mut applier = Applier::new(&plan, &manager, &counts);
+    applier.apply(&Arc::new(objects)).await;
+    true
 }
 
 /// Follows all objects for ever, and puts changes into effect.

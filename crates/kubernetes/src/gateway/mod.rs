@@ -24,6 +24,7 @@
 //! | `text` | writer of the configuration's text in parts, which knows the owner of each line |
 //! | `world` | objects as far as they are known, and the store of a kind's objects for the watcher |
 //! | `reported` | versions and statuses of objects at the API server, which the translation does not read |
+//! | `from_copy` | gateways of the last good copy, at a start without the API server |
 //! | `control` | loop: objects → translation → configuration and statuses |
 //! | `writer`, `status_list` | writes statuses that differ; comparison of lists of statuses |
 //! | `election`, `leader` | lease of the balancer that writes statuses |
@@ -47,6 +48,7 @@ mod expressions;
 mod features;
 mod field_edits;
 mod filters;
+mod from_copy;
 mod gateway_spec;
 mod grants;
 mod group_facts;

@@ -19,10 +19,12 @@ use tokio::time::timeout;
 use tracing::warn;
 
 use super::control::{Counts, Plan, apply_once, control};
+use super::from_copy::serve_copy;
 use super::leader::is_leading;
 use super::objects::ObjectName;
 use super::settings::{IngressSettings, Settings};
 use super::world::World;
+use crate::last_copy::LastCopy;
 use crate::status::KindStatus;
 use crate::subsystem::find_api;
 
@@ -30,12 +32,12 @@ use crate::subsystem::find_api;
 const START: Duration = Duration::from_secs(5);
 
 /// Controller of the Gateway API. Clones are the same.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct Gateways {
     inner: Arc<Inner>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Inner {
     state: Mutex<State>,
     changed: Notify,
@@ -69,10 +71,28 @@ fn read_ingress(ingress: &IngressController) -> IngressSettings {
 }
 
 impl Gateways {
+    /// Makes a controller that begins with the last good copy while the API server is away.
+    pub(crate) fn new(copy: LastCopy) -> Self {
+        let counts = Counts {
+            copy,
+            ..Counts::default()
+        };
+        Gateways {
+            inner: Arc::new(Inner {
+                state: Mutex::default(),
+                changed: Notify::new(),
+                counts: Arc::new(counts),
+            }),
+        }
+    }
+
     /// Returns the status of each kind that the controller follows; none without a controller.
     pub fn kinds(&self) -> Vec<KindStatus> {
         let world = self.inner.state.lock().world.clone();
-        world.map(|world| world.kinds()).unwrap_or_default()
+        let mut kinds = world.map(|world| world.kinds()).unwrap_or_default();
+        let copy_of = self.inner.counts.copy.time_of_gateways();
+        kinds.iter_mut().for_each(|kind| kind.copy_of = copy_of);
+        kinds
     }
 
     async fn follow_plan(self, manager: Arc<Manager>) {
@@ -104,11 +124,12 @@ impl Service for Gateways {
         let (manager, counts) = (Arc::clone(manager), Arc::clone(&self.inner.counts));
         Box::pin(async move {
             // The process before has told of its gateways.
-            if let Some(plan) = plan.filter(|_| manager.generated().is_none())
-                && timeout(START, apply_once(plan, manager, counts))
-                    .await
-                    .is_err()
-            {
+            let Some(plan) = plan.filter(|_| manager.generated().is_none()) else {
+                return Ok(());
+            };
+            let applied = apply_once(plan, Arc::clone(&manager), Arc::clone(&counts));
+            let is_answered = matches!(timeout(START, applied).await, Ok(true));
+            if !is_answered && !serve_copy(&counts.copy, &manager).await {
                 warn!(
                     "gateways: no answer of the API server within {START:?}: gateways are served once the server answers"
                 );
