@@ -530,8 +530,9 @@ pub struct RealServer {
     folder: Folder,
     programs: PathBuf,
     at: SocketAddr,
-    store: SocketAddr,
-    etcd: Child,
+    /// Addresses of etcd: for clients, and for other servers.
+    store: [SocketAddr; 2],
+    etcd: Option<Child>,
     server: Option<Child>,
 }
 
@@ -541,23 +542,14 @@ impl RealServer {
         let programs = find_programs()?;
         let is_there = |name: &str| programs.join(name).is_file();
         (is_there("kube-apiserver") && is_there("etcd")).then_some(())?;
-        let (folder, store, peers) = (Folder::new(), address(), address());
-        let path = |name: &str| programs.join(name).display().to_string();
-        let mut etcd = program(&path("etcd"));
-        etcd.arg(format!("--data-dir={}", folder.join("etcd").display()))
-            .arg(format!("--listen-client-urls=http://{store}"))
-            .arg(format!("--advertise-client-urls=http://{store}"))
-            .arg(format!("--listen-peer-urls=http://{peers}"));
-        let log = File::create(folder.join("etcd.log")).expect("a log");
-        let etcd = etcd.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
-        let etcd = etcd.spawn().expect("etcd starts");
+        let folder = Folder::new();
         folder.write("tokens.csv", "secret,admin,1,\"system:masters\"\n");
         let mut server = RealServer {
             folder,
             programs,
             at: address(),
-            store,
-            etcd,
+            store: [address(), address()],
+            etcd: None,
             server: None,
         };
         let key = server.folder.join("account.key").display().to_string();
@@ -565,8 +557,51 @@ impl RealServer {
             .args(["genrsa", "-out", &key, "2048"])
             .output();
         assert!(made.expect("openssl runs").status.success());
+        server.run_etcd();
         server.run();
         Some(server)
+    }
+
+    fn run_etcd(&mut self) {
+        let path = self.programs.join("etcd");
+        let [clients, peers] = self.store;
+        let mut etcd = program(&path.display().to_string());
+        etcd.arg(format!("--data-dir={}", self.folder.join("etcd").display()))
+            .arg(format!("--listen-client-urls=http://{clients}"))
+            .arg(format!("--advertise-client-urls=http://{clients}"))
+            .arg(format!("--listen-peer-urls=http://{peers}"));
+        let log = File::create(self.folder.join("etcd.log")).expect("a log");
+        let etcd = etcd.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
+        self.etcd = Some(etcd.spawn().expect("etcd starts"));
+    }
+
+    fn kill_etcd(&mut self) {
+        if let Some(mut etcd) = self.etcd.take() {
+            let _ = etcd.kill();
+            let _ = etcd.wait();
+        }
+    }
+
+    /// Copies a folder with the data of etcd in place of another one, and starts everything again.
+    fn copy_data(&mut self, from: &str, to: &str) {
+        self.kill();
+        self.kill_etcd();
+        let (from, to) = (self.folder.join(from), self.folder.join(to));
+        let _ = fs::remove_dir_all(&to);
+        let copied = program("cp").arg("-r").args([from, to]).status();
+        assert!(copied.expect("cp runs").success());
+        self.run_etcd();
+        self.run();
+    }
+
+    /// Keeps a copy of all objects, as a backup does. The API server is away meanwhile.
+    pub fn back_up(&mut self) {
+        self.copy_data("etcd", "backup");
+    }
+
+    /// Puts the backup in place of all objects: changes since then are lost.
+    pub fn restore(&mut self) {
+        self.copy_data("backup", "etcd");
     }
 
     /// Starts `kube-apiserver` again after [`RealServer::kill`], and waits until it is ready.
@@ -576,7 +611,7 @@ impl RealServer {
         let path = self.programs.join("kube-apiserver");
         let mut server = program(&path.display().to_string());
         server
-            .arg(format!("--etcd-servers=http://{}", self.store))
+            .arg(format!("--etcd-servers=http://{}", self.store[0]))
             .arg(format!("--bind-address={}", self.at.ip()))
             .arg(format!("--secure-port={}", self.at.port()))
             .arg(format!("--cert-dir={}", file("certificates")))
@@ -703,8 +738,7 @@ impl RealServer {
 impl Drop for RealServer {
     fn drop(&mut self) {
         self.kill();
-        let _ = self.etcd.kill();
-        let _ = self.etcd.wait();
+        self.kill_etcd();
     }
 }
 

@@ -20,6 +20,7 @@ mod ingress;
 mod kubernetes;
 mod last_copy;
 mod leases;
+mod restores;
 mod shared_watches;
 mod steer;
 mod store;
