@@ -305,6 +305,12 @@ mod tests {
         assert!(matches!(Copy::parse(&other), Err(CopyError::Content(_))));
     }
 
+    #[test]
+    fn the_seed_of_the_fuzz_target_is_a_copy() {
+        let seed = include_str!("../../../fuzz/seeds/kubernetes_watch/copy");
+        assert_eq!(Copy::parse(seed).unwrap().members.len(), 1);
+    }
+
     proptest! {
         #[test]
         fn a_byte_that_was_changed_is_noticed(at in any::<prop::sample::Index>(), byte in 32..127_u8) {

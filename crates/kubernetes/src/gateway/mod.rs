@@ -22,7 +22,7 @@
 //! | `features` | features of the Gateway API in the status of a GatewayClass |
 //! | [`conditions`] | conditions, statuses, and their comparison with the statuses that objects have |
 //! | `text` | writer of the configuration's text in parts, which knows the owner of each line |
-//! | `world` | objects as far as they are known, and the store of a kind's objects for the watcher |
+//! | [`world`] | objects as far as they are known, and the store of a kind's objects for the watcher |
 //! | `reported` | versions and statuses of objects at the API server, which the translation does not read |
 //! | `from_copy` | gateways of the last good copy, at a start without the API server |
 //! | `control` | loop: objects → translation → configuration and statuses |
@@ -78,5 +78,5 @@ mod target_groups;
 mod tests;
 mod text;
 mod values;
-mod world;
+pub mod world;
 mod writer;

@@ -26,6 +26,7 @@ mod policy_crd;
 mod pools;
 mod rights;
 mod rule_policies;
+mod seed;
 mod settle;
 mod streams;
 mod target_filters;

@@ -25,7 +25,7 @@ const MAX_OBJECTS: usize = 50_000;
 
 /// Objects of the cluster.
 #[derive(Debug, Default)]
-pub(crate) struct World {
+pub struct World {
     state: Mutex<State>,
     changed: Notify,
     /// True if objects have changed since somebody has waited for a change.
@@ -70,7 +70,7 @@ impl State {
 
 impl World {
     /// Makes a world of the kinds that a controller with these settings follows.
-    pub(crate) fn new(settings: &Settings) -> Self {
+    pub fn new(settings: &Settings) -> Self {
         let world = World::default();
         {
             let mut state = world.state.lock();
@@ -93,7 +93,7 @@ impl World {
     }
 
     /// Notes that all objects of a kind have been listed.
-    pub(crate) fn note_listed(&self, kind: Kind, version: &str) {
+    pub fn note_listed(&self, kind: Kind, version: &str) {
         self.update(kind, |status| {
             status.version = Some(version.to_owned());
             status.lists += 1;
@@ -191,7 +191,7 @@ impl World {
     }
 
     /// Returns all objects; `None` until all kinds are known.
-    pub(crate) fn objects(&self) -> Option<Objects> {
+    pub fn objects(&self) -> Option<Objects> {
         let state = self.state.lock();
         state.knows_all().then(|| state.objects.clone())
     }
@@ -301,11 +301,11 @@ impl Raw<'_> for RawAny {
 
 /// Store of the objects of a kind, which are part of the world.
 #[derive(Clone, Debug)]
-pub(crate) struct KindStore {
+pub struct KindStore {
     /// Kind of the objects.
-    pub(crate) kind: Kind,
+    pub kind: Kind,
     /// World whose part the objects are.
-    pub(crate) world: Arc<World>,
+    pub world: Arc<World>,
 }
 
 impl KindStore {
