@@ -1,4 +1,4 @@
-//! Status of the services whose endpoints are members.
+//! Status of the services whose endpoints are members, and of the controller of the Gateway API with its objects.
 
 use evenkeel_manager::text;
 use evenkeel_tls::certificate::unix_now;
@@ -65,6 +65,61 @@ pub struct KindStatus {
     pub failures: u64,
     /// Number of complete lists.
     pub lists: u64,
+}
+
+/// Controller of the Gateway API, as the admin API shows it. Counts begin with the process.
+#[derive(Clone, Debug, Default, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
+pub struct ControllerStatus {
+    /// Name of the controller.
+    pub controller: String,
+    /// Namespace and name of the lease of the balancer that writes statuses; null if each balancer writes.
+    pub lease: Option<String>,
+    /// True if this balancer writes statuses.
+    pub leads: bool,
+    /// Process that holds the lease: the name of its balancer, and a number; null if no process is known to hold the lease.
+    pub holder: Option<String>,
+    /// Time at which the known objects were last put into effect, or found to be in effect, in seconds since 1970; null
+    /// before the first time.
+    pub last_success: Option<i64>,
+    /// Reason why the known objects are not in effect; null if they are.
+    pub error: Option<String>,
+    /// Number of configurations that were put into effect.
+    pub configurations: u64,
+    /// Number of configurations that could not be put into effect.
+    pub refusals: u64,
+    /// Number of statuses that were written.
+    pub status_writes: u64,
+}
+
+/// Object of Kubernetes that the controller serves, as the admin API shows it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
+pub struct ObjectStatus {
+    /// Name of the kind.
+    pub kind: String,
+    /// Namespace; empty for objects without one.
+    pub namespace: String,
+    /// Name of the object.
+    pub name: String,
+    /// Gateways, ListenerSets and services to which the object is attached, each with its namespace; left out without any.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub attached_to: Vec<String>,
+    /// Addresses of a Gateway or an Ingress; left out without any.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub addresses: Vec<String>,
+    /// Number of routes of all listeners; left out for objects without listeners.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub routes: Option<u64>,
+    /// Problems that keep the object from being served as written; empty without any.
+    pub problems: Vec<ObjectProblem>,
+}
+
+/// Problem that keeps an object from being served as written.
+#[derive(Clone, Debug, Default, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
+pub struct ObjectProblem {
+    /// Reason, as of the event about the object.
+    pub reason: String,
+    /// Explanation: the listener, the reason of the condition, the problem, and the cure.
+    pub message: String,
 }
 
 /// Lays out the services for people.

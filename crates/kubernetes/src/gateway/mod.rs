@@ -23,6 +23,7 @@
 //! | [`conditions`] | conditions, statuses, and their comparison with the statuses that objects have |
 //! | `text` | writer of the configuration's text in parts, which knows the owner of each line |
 //! | `world` | objects as far as they are known, and the store of a kind's objects for the watcher |
+//! | `object_status` | objects with what keeps them from being served, for the admin API |
 //! | `reported` | versions and statuses of objects at the API server, which the translation does not read |
 //! | `control` | loop: objects → translation → configuration and statuses |
 //! | `writer`, `status_list` | writes statuses that differ; comparison of lists of statuses |
@@ -62,6 +63,7 @@ mod leader;
 mod listener_sets;
 mod listeners;
 mod notices;
+mod object_status;
 mod policies;
 mod policy_spec;
 mod pools;

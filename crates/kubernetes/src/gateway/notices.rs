@@ -12,7 +12,7 @@ use super::objects::{Kind, ObjectName};
 use super::status_list::{StatusList, address_of, compare_lists};
 
 /// Report about a status: its reason, and the explanation.
-type Report = (&'static str, String);
+pub(super) type Report = (&'static str, String);
 
 /// Reports of the statuses of all objects. Statuses that stay are read once.
 #[derive(Debug, Default)]
@@ -79,7 +79,7 @@ fn read_conditions(of: &Value, about: &str, reports: &mut BTreeSet<Report>) {
 }
 
 /// Returns the reports of a status.
-fn read_status(status: &Value) -> BTreeSet<Report> {
+pub(super) fn read_status(status: &Value) -> BTreeSet<Report> {
     let mut reports = BTreeSet::new();
     read_conditions(status, "", &mut reports);
     for (key, has_name) in [

@@ -20,10 +20,11 @@ use tracing::warn;
 
 use super::control::{Counts, Plan, apply_once, control};
 use super::leader::is_leading;
+use super::object_status::list_objects;
 use super::objects::ObjectName;
 use super::settings::{IngressSettings, Settings};
 use super::world::World;
-use crate::status::KindStatus;
+use crate::status::{ControllerStatus, KindStatus, ObjectStatus};
 use crate::subsystem::find_api;
 
 /// Time for which a start waits for the gateways.
@@ -73,6 +74,41 @@ impl Gateways {
     pub fn kinds(&self) -> Vec<KindStatus> {
         let world = self.inner.state.lock().world.clone();
         world.map(|world| world.kinds()).unwrap_or_default()
+    }
+
+    /// Returns the status of the controller; `None` without a controller.
+    pub fn controller(&self) -> Option<ControllerStatus> {
+        let state = self.inner.state.lock();
+        let plan = { state.world.as_ref() }.and(state.plan.as_ref())?;
+        let counts = &self.inner.counts;
+        let (leads, holder) = match &*counts.term.lock() {
+            None => (true, None),
+            Some(term) => {
+                let leader = term.borrow();
+                (is_leading(&leader), leader.holder.clone())
+            }
+        };
+        let last = counts.last.lock();
+        Some(ControllerStatus {
+            controller: plan.settings.controller.clone(),
+            lease: plan.lease.as_ref().map(ToString::to_string),
+            leads,
+            holder,
+            last_success: last.last_success,
+            error: last.error.clone(),
+            configurations: counts.applied.load(Ordering::Relaxed),
+            refusals: counts.refused.load(Ordering::Relaxed),
+            status_writes: counts.written.load(Ordering::Relaxed),
+        })
+    }
+
+    /// Returns the objects that the controller serves; none without a controller.
+    pub fn objects(&self) -> Vec<ObjectStatus> {
+        if self.inner.state.lock().world.is_none() {
+            return Vec::new();
+        }
+        let facts = Arc::clone(&self.inner.counts.last.lock().facts);
+        list_objects(&facts)
     }
 
     async fn follow_plan(self, manager: Arc<Manager>) {
@@ -228,11 +264,23 @@ impl Subsystem for Gateways {
     }
 
     fn endpoints(&self) -> Vec<Endpoint> {
-        let this = self.clone();
-        vec![Endpoint::with_value(
-            "/v1/kubernetes/kinds",
-            "Kinds of objects that the controller of the Gateway API follows",
-            move || this.kinds(),
-        )]
+        let (kinds, controller, objects) = (self.clone(), self.clone(), self.clone());
+        vec![
+            Endpoint::with_value(
+                "/v1/kubernetes/kinds",
+                "Kinds of objects that the controller of the Gateway API follows",
+                move || kinds.kinds(),
+            ),
+            Endpoint::with_value(
+                "/v1/kubernetes/controller",
+                "Controller of the Gateway API; null without one",
+                move || controller.controller(),
+            ),
+            Endpoint::with_value(
+                "/v1/kubernetes/objects",
+                "Objects that the controller of the Gateway API serves, and the problems of each",
+                move || objects.objects(),
+            ),
+        ]
     }
 }
