@@ -15,7 +15,7 @@ help:
 	@echo "make test    format, lints, unit, property and end-to-end tests"
 	@echo "make e2e     one program of end-to-end tests, or one test (PROGRAM=http TEST=smuggling::)"
 	@echo "make test-papers  the statistics of papers as a whole, of which make test has a quick form (ten minutes)"
-	@echo "make test-kubernetes  members and gateways from a real API server of Kubernetes, built from Go modules at the first run (ten minutes), and the conformance suite of the Gateway API"
+	@echo "make test-kubernetes  members and gateways from a real API server of Kubernetes, built from Go modules at the first run (twenty minutes), and the conformance suite of the Gateway API"
 	@echo "make test-vm the kernel load monitor on Debian's kernel and over Soft-RoCE, under QEMU (part of make test)"
 	@echo "make counts  instructions of hot paths against counts/figures.txt (part of make test; COUNTS_ACCEPT=\"WHY\" takes new figures)"
 	@echo "make properties  property tests with other seeds and PROPERTY_CASES (4000) cases each (15 minutes)"

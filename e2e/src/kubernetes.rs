@@ -525,7 +525,7 @@ fn run_with_input(command: &mut Command, input: &str) -> Output {
     output
 }
 
-/// `kube-apiserver` with an etcd of its own, both killed when dropped.
+/// `kube-apiserver` with an etcd of its own, and perhaps `kube-controller-manager`; all killed when dropped.
 pub struct RealServer {
     folder: Folder,
     programs: PathBuf,
@@ -533,6 +533,7 @@ pub struct RealServer {
     store: SocketAddr,
     etcd: Child,
     server: Option<Child>,
+    controllers: Option<Child>,
 }
 
 impl RealServer {
@@ -559,6 +560,7 @@ impl RealServer {
             store,
             etcd,
             server: None,
+            controllers: None,
         };
         let key = server.folder.join("account.key").display().to_string();
         let made = program("openssl")
@@ -592,7 +594,7 @@ impl RealServer {
             .args([
                 "--service-account-issuer=https://kubernetes.default.svc",
                 "--authorization-mode=RBAC",
-                "--service-cluster-ip-range=10.96.0.0/16",
+                "--service-cluster-ip-range=10.96.0.0/16,fd96::/112",
             ])
             .stdin(Stdio::null())
             .stdout(Stdio::null())
@@ -603,6 +605,30 @@ impl RealServer {
             let answer = try_curl(&["-sk", "-H", "Authorization: Bearer secret", &url]);
             answer.stdout == b"ok"
         });
+    }
+
+    /// Starts the controllers of Deployments, EndpointSlices and service accounts of `kube-controller-manager`. Returns false
+    /// if the program is not there.
+    pub fn start_controllers(&mut self) -> bool {
+        let path = self.programs.join("kube-controller-manager");
+        if !path.is_file() {
+            return false;
+        }
+        let log = File::create(self.folder.join("controllers.log")).expect("a log");
+        let kubeconfig = self.folder.write("admin.kubeconfig", self.kubeconfig());
+        let mut controllers = program(&path.display().to_string());
+        controllers
+            .arg(format!("--kubeconfig={}", kubeconfig.display()))
+            .args([
+                "--controllers=deployment-controller,replicaset-controller,endpointslice-controller,serviceaccount-controller",
+                "--leader-elect=false",
+                "--secure-port=0",
+            ])
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(log);
+        self.controllers = Some(controllers.spawn().expect("kube-controller-manager starts"));
+        true
     }
 
     /// Kills `kube-apiserver`.
@@ -630,6 +656,12 @@ impl RealServer {
     pub fn send_object(&self, method: &str, path: &str, object: &Value) -> Value {
         let answer = self.send_text(method, path, "application/json", &object.to_string());
         serde_json::from_str(&answer).expect("JSON")
+    }
+
+    /// Changes the fields of an object that a merge patch has.
+    pub fn patch_object(&self, path: &str, patch: &Value) {
+        let media_type = "application/merge-patch+json";
+        self.send_text("PATCH", path, media_type, &patch.to_string());
     }
 
     /// Creates an object that is written as YAML.
@@ -703,8 +735,10 @@ impl RealServer {
 impl Drop for RealServer {
     fn drop(&mut self) {
         self.kill();
-        let _ = self.etcd.kill();
-        let _ = self.etcd.wait();
+        for process in self.controllers.iter_mut().chain([&mut self.etcd]) {
+            let _ = process.kill();
+            let _ = process.wait();
+        }
     }
 }
 

@@ -8,6 +8,7 @@ mod engine_work;
 mod engines;
 mod faults;
 mod gateway;
+mod gateway_deployments;
 mod gateway_filters;
 mod gateway_kernel;
 mod gateway_members;
