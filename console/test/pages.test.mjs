@@ -358,9 +358,9 @@ test("objects of Kubernetes: which are not served as written, and why", { skip: 
     for (const part of said) assert.ok(text.includes(part), `${part}: ${text}`);
   }
   assert.ok((await rows.nth(2).innerText()).includes("as written"));
-  await page.check("text=Only with problems");
+  await page.check("label:has-text('Only with problems') input");
   assert.equal(await rows.count(), 2);
-  await page.uncheck("text=Only with problems");
+  await page.uncheck("label:has-text('Only with problems') input");
   await page.selectOption("select[aria-label=Kind]", "HTTPRoute");
   assert.equal(await rows.count(), 3);
   await page.fill("input[aria-label='Filter objects']", "media/");
@@ -386,7 +386,7 @@ test("a namespace of Kubernetes: its groups and rules, of 5,000 groups", { skip:
     assert.ok((await page.locator(".flow .node").count()) <= 60 + 5);
     assert.ok((await page.locator(".virtual tbody tr").count()) < 100);
     await page.waitForSelector("text=and 4003 groups more, beyond the limit");
-    await page.waitForSelector(`${section("Rules")} tr:has(th:text-is("kubernetes.443")) :text("and 4995 more")`);
+    await page.waitForSelector(`${section("Rules")} tr:has(th:has-text("kubernetes.443")) :text("and 4995 more")`);
     await page.selectOption("select[aria-label=Namespace]", "team-24");
     await page.waitForSelector(`.virtual tr:has-text("${name(24, "000")}")`);
     // The groups of a namespace are there, also beyond the first 1,000 of all.
@@ -394,7 +394,7 @@ test("a namespace of Kubernetes: its groups and rules, of 5,000 groups", { skip:
     assert.equal(await page.locator(".virtual table").getAttribute("aria-rowcount"), "201");
     assert.deepEqual(await page.locator(`${section("Rules")} tbody th`).allInnerTexts(), ["kubernetes.443"]);
     await page.selectOption("select[aria-label=Namespace]", "team-07");
-    await page.waitForSelector(`${section("Rules")} tbody th:text-is("kubernetes.5432")`);
+    await page.waitForSelector(`${section("Rules")} tbody th:has-text("kubernetes.5432")`);
     assert.equal(await page.locator(`${section("Rules")} tbody tr`).count(), 2);
     // The same namespace on the other page, with the filter by name.
     await page.goto(`${url}/console/#/groups`);
