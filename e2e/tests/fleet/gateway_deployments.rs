@@ -110,14 +110,11 @@ impl Kubelet<'_> {
         for object in list["items"].as_array().into_iter().flatten() {
             let name = object["metadata"]["name"].as_str().unwrap();
             let is_deleted = object["metadata"]["deletionTimestamp"].is_string();
-            match self.pods.get(name) {
-                None if !is_deleted => self.start(name, object),
-                None => {}
-                Some(pod) => {
-                    if is_deleted && self.find_state(pod.address).as_deref() == Some("draining") {
-                        self.end(name);
-                    }
-                }
+            let address = self.pods.get(name).map(|pod| pod.address);
+            match (address, is_deleted) {
+                (None, false) => self.start(name, object),
+                (Some(address), true) if self.is_draining(address) => self.end(name),
+                _ => {}
             }
         }
     }
@@ -167,6 +164,10 @@ impl Kubelet<'_> {
         let mut members = members.into_iter();
         let (_, state) = members.find(|(of, _)| of.ip() == IpAddr::V4(address))?;
         Some(state)
+    }
+
+    fn is_draining(&self, address: Ipv4Addr) -> bool {
+        self.find_state(address).as_deref() == Some("draining")
     }
 
     /// True if the members are all pods that run, and all of them take requests.
@@ -294,7 +295,10 @@ fn serve_deployment() {
         read_slices(&cluster).0 == both
     });
     let zone = balancer.admin_json(GROUP)["zones"][0].clone();
-    assert_eq!((&zone["name"], &zone["own"]), (&json!("north"), &json!(true)));
+    assert_eq!(
+        (&zone["name"], &zone["own"]),
+        (&json!("north"), &json!(true))
+    );
     assert_eq!(zone["members"], 2, "{zone}");
     let at = SocketAddr::new(FRONT4, PORT);
     wait_for_answer(at, "a", ("200", "/"));

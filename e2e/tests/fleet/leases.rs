@@ -73,9 +73,9 @@ fn one_of_several_balancers_writes_statuses() {
     let lease = cluster.server.get_object(LEASE).unwrap();
     let holder = lease["spec"]["holderIdentity"].clone();
     wait_until("both balancers name the leader", || {
-        [&first, &second].iter().all(|balancer| {
-            balancer.admin_json("/v1/kubernetes/controller")["holder"] == holder
-        })
+        [&first, &second]
+            .iter()
+            .all(|balancer| balancer.admin_json("/v1/kubernetes/controller")["holder"] == holder)
     });
     wait_until("the second balancer knows the route's problem, too", || {
         let objects = second.admin_json("/v1/kubernetes/objects");

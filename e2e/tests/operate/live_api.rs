@@ -103,9 +103,7 @@ fn a_stream_has_the_groups_whose_names_begin_alike() {
     let first = (0..1000).map(|number| format!("first.{number}"));
     let names = first.chain(["shop.a", "shop.b", "shop-2.a"].map(str::to_owned));
     let group = |name: String| {
-        format!(
-            "[group.\"{name}\"]\nmembers = [\"127.0.0.1:9\"]\nhealth_check = false\n"
-        )
+        format!("[group.\"{name}\"]\nmembers = [\"127.0.0.1:9\"]\nhealth_check = false\n")
     };
     let groups: String = names.map(group).collect();
     let balancer = Balancer::start(&format!(
@@ -117,8 +115,13 @@ fn a_stream_has_the_groups_whose_names_begin_alike() {
         (names.collect::<Vec<_>>(), sample["groups_left_out"].clone())
     };
     // All streams at once: each has its own groups.
-    let mut streams = ["", "?prefix=shop.", "?prefix=shop.&group=shop.b", "?prefix=gone."]
-        .map(|query| Stream::open(&balancer, query, ""));
+    let mut streams = [
+        "",
+        "?prefix=shop.",
+        "?prefix=shop.&group=shop.b",
+        "?prefix=gone.",
+    ]
+    .map(|query| Stream::open(&balancer, query, ""));
     let samples = streams.each_mut().map(|stream| {
         // The second one has what has changed since the first.
         stream.find("sample", |_| true);

@@ -119,7 +119,8 @@ mod tests {
 
     #[test]
     fn objects_have_what_they_are_attached_to_and_their_problems() {
-        let accepted = json!({ "type": "Accepted", "status": "True", "reason": "Accepted", "message": "" });
+        let accepted =
+            json!({ "type": "Accepted", "status": "True", "reason": "Accepted", "message": "" });
         let lost = json!({ "type": "ResolvedRefs", "status": "False", "reason": "BackendNotFound", "message": "create it" });
         let parent = |reference: Value, last: &Value| json!({ "parentRef": reference, "controllerName": "c", "conditions": [accepted, last] });
         let route = json!({ "parents": [
