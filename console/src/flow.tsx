@@ -145,13 +145,16 @@ function Picture({ width, sample, rules, groups }: { width: number; sample: Samp
   );
 }
 
+/** Names of groups of one namespace begin alike. */
+const cut = (title: string, px: number) => (title.startsWith("kubernetes.") ? shortenAddress(title, px) : shorten(title, px));
+
 function Node({ x, y, w, level, title, note, to, kind, stacked }: { x: number; y: number; w: number; level: Level; title: string; note: string; to: string; kind: string; stacked: boolean }): JSX.Element {
   const h = stacked ? 40 : 28;
   return (
     <a class="node" href={to} aria-label={`${title} ${note}, ${kind}${level === "ok" ? "" : level === "off" ? ", off" : ", trouble"}`}>
       <rect x={x} y={y - h / 2} width={w} height={h} rx="5" />
       <g class={`sign-${level}`} transform={`translate(${x + 8} ${stacked ? y - 14 : y - 6})`}><SignShape level={level} /></g>
-      <text x={x + 26} y={stacked ? y - 4 : y + 4}>{shorten(title, stacked ? w - 30 : w - 30 - note.length * 6.6)}</text>{" "}
+      <text x={x + 26} y={stacked ? y - 4 : y + 4}>{cut(title, stacked ? w - 30 : w - 30 - note.length * 6.6)}</text>{" "}
       {stacked ? <text class="dim" x={x + 8} y={y + 13}>{note}</text> : <text class="dim end" x={x + w - 8} y={y + 4}>{note}</text>}
     </a>
   );
