@@ -3014,6 +3014,8 @@ fn udp_rules_have_what_they_need_and_nothing_else() {
     assert!(config.warnings.is_empty(), "{:?}", config.warnings);
     let config = udp("idle_timeout = \"10m\"").unwrap();
     assert_eq!(config.rules[0].timeouts.idle, Duration::from_secs(600));
+    let config = udp("source = \"client\"").unwrap();
+    assert_eq!(config.groups[0].source, crate::Source::Client);
     for (more, complaint) in [
         ("tls = { certificates = \"c\" }", "no such key"),
         ("accept_proxy = [\"10.0.0.0/8\"]", "no such key"),
@@ -3027,7 +3029,6 @@ fn udp_rules_have_what_they_need_and_nothing_else() {
         ("limits = { max_lifetime = \"1h\" }", "no such limit"),
         ("member_tls = true", "cannot use"),
         ("send_proxy = \"v2\"", "cannot use"),
-        ("source = \"client\"", "cannot use"),
         ("chooser = { url = \"http://a/\" }", "cannot use"),
         ("udp = { session = \"flow\" }", "flow"),
     ] {

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io;
 use std::net::SocketAddr;
 use std::sync::mpsc::RecvTimeoutError;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use evenkeel_core::address::Address;
@@ -46,6 +46,7 @@ use crate::service::RuleShared;
 use crate::trace::Tracer;
 use crate::transparent;
 use crate::udp::client_sessions::ClientSessions;
+use crate::udp::errors::ErrorSender;
 
 /// The part of a [`Handover`] with the keys of tickets.
 const TICKETS: &str = "tickets";
@@ -70,6 +71,8 @@ struct Inner {
     failed: dispatcher::FailedWorker,
     state: Mutex<PlaneState>,
     client_sessions: ClientSessions,
+    /// Sender of errors to clients of UDP, from the first rule of UDP on.
+    udp_errors: OnceLock<Arc<ErrorSender>>,
     /// Keys for sessions of all rules that name no file. The keys outlive reloads.
     ticket_keys: Arc<Keys>,
 }
@@ -156,6 +159,7 @@ impl Proxy {
                     quotas: BTreeMap::new(),
                 }),
                 client_sessions: ClientSessions::default(),
+                udp_errors: OnceLock::new(),
                 ticket_keys: Arc::new(Keys::new_rotating()),
             }),
         })
@@ -302,7 +306,16 @@ impl Inner {
             let (name, cells): (_, Vec<Arc<RuleMetrics>>) =
                 self.metrics
                     .rule_cells(&rule.name, rule.protocol, self.workers);
-            let new = || Arc::new(RuleShared::new(self.client_sessions.clone()));
+            let new = || {
+                let udp_errors = match rule.protocol {
+                    Protocol::Udp => self
+                        .udp_errors
+                        .get_or_init(|| Arc::new(ErrorSender::open())),
+                    _ => &Arc::default(),
+                };
+                let list = self.client_sessions.clone();
+                Arc::new(RuleShared::new(list, Arc::clone(udp_errors)))
+            };
             let common = state.shared.remove(rule.name.as_str()).unwrap_or_else(new);
             let mut listens: Vec<Vec<(ListenKey, Vec<Socket>)>> =
                 (0..self.workers).map(|_| Vec::new()).collect();

@@ -1,4 +1,4 @@
-//! Connections to members that come from the client's address (`IP_TRANSPARENT`).
+//! Connections and sessions of UDP to members that come from the client's address (`IP_TRANSPARENT`).
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -8,7 +8,6 @@ use evenkeel_limits::warn_throttled;
 use evenkeel_manager::config::Source;
 use evenkeel_manager::snapshot::Target;
 use socket2::SockRef;
-use tokio::net::TcpSocket;
 
 use crate::session::Session;
 
@@ -38,9 +37,9 @@ fn of_client(session: &Session, address: &Address) -> Option<IpAddr> {
 }
 
 /// Has a socket use this address, whoever has it. The system chooses the port.
-pub(crate) fn bind_source(socket: &TcpSocket, from: IpAddr) -> io::Result<()> {
-    allow_foreign_address(&SockRef::from(socket), from.is_ipv4())?;
-    socket.bind(SocketAddr::new(from, 0))
+pub(crate) fn bind_source(socket: &SockRef<'_>, from: IpAddr) -> io::Result<()> {
+    allow_foreign_address(socket, from.is_ipv4())?;
+    socket.bind(&SocketAddr::new(from, 0).into())
 }
 
 /// Checks that this process may use addresses of others.

@@ -20,7 +20,7 @@ use evenkeel_wire::quic::{ConnectionId, Header, MIN_ID};
 
 use super::client_sessions::{IdKey, ListedId, ListedSession, SessionKey, simplify};
 use super::connection_ids::MAX_IDS;
-use super::reach::{Attempts, reach_member, watch_socket};
+use super::reach::{Attempts, Unreached, reach_member, watch_socket};
 use super::segments::{BATCH, Destination, Segments, Way, send_all};
 use super::socket::{Batch, ClientSocket, DatagramSocket};
 use crate::access::{End, Record};
@@ -445,11 +445,29 @@ pub(crate) fn begin_session(
                 serve_flow(&listener, &flow, begin, bound, attempts).await;
             });
         }
-        Err(end) => {
+        Err(Unreached { end, is_unserved }) => {
+            if is_unserved {
+                refuse_datagram(&session, listener, &key, bytes);
+            }
             session.count_end(end);
             metrics.udp_dropped_refused.add(1);
         }
     }
+}
+
+/// Tells a client that nobody takes its datagram.
+fn refuse_datagram(
+    session: &Session,
+    listener: &ListenerState,
+    (client, destination): &FlowKey,
+    bytes: &[u8],
+) {
+    let mut to = listener.address;
+    if let Some(destination) = destination {
+        to.set_ip(destination.ip);
+    }
+    let errors = &session.service.shared.udp_errors;
+    errors.send_unreachable(*client, to, bytes.len(), session.worker.now());
 }
 
 /// Finds the member that has chosen the connection id in a client's header: an id of the rule's sessions, of the process before,
@@ -532,6 +550,8 @@ async fn serve_flow(
                 let may_retry = attempts.retries < rule.rule.connect_retries;
                 let kept = flow.kept.borrow();
                 let Some(bytes) = kept.as_ref().filter(|_| may_retry) else {
+                    let bytes = kept.as_deref().unwrap_or_default();
+                    refuse_datagram(session, listener, &flow.key, bytes);
                     break (End::Member, Outcome::Failure);
                 };
                 let now = session.worker.now();
@@ -549,7 +569,10 @@ async fn serve_flow(
                         flow.socket.replace(Rc::new(socket));
                     }
                     // The failure counts for more than that nobody is left.
-                    Err(_) => {
+                    Err(unreached) => {
+                        if unreached.is_unserved {
+                            refuse_datagram(session, listener, &flow.key, bytes);
+                        }
                         drop(kept);
                         return end_flow(listener, flow, (&rule, &begin, attempts), End::Member);
                     }
