@@ -137,7 +137,7 @@ test-kubernetes:
 	EVENKEEL_KUBERNETES="$$(scripts/kubernetes conformance)" && export EVENKEEL_KUBERNETES && \
 	cargo test --workspace $(FEATURES) --test fleet -- --nocapture kubernetes:: gateway deployment:: ingress:: inference_pools:: && \
 	cargo test --workspace $(FEATURES) --test fleet -- --nocapture --ignored --exact \
-	  conformance::claimed_features_pass conformance::claimed_features_of_connections_pass
+	  conformance::claimed_features_pass
 
 # Hot paths are held by the instructions that they take, which do not depend on what else the
 # machine does.

@@ -1,5 +1,5 @@
 // A stand-in for the balancer, for work on the console and for tests of states that are hard to reach:
-//   node mock/server.mjs [--port 9900] [--scale small|20x200|10000|empty] [--users]
+//   node mock/server.mjs [--port 9900] [--scale small|20x200|10000|kubernetes|empty] [--users]
 // With --balancer http://127.0.0.1:9901 it serves the pages only, and hands on all else to that balancer.
 // It speaks what docs/admin-api.md says, with data that lives. With --users: operator/operator, viewer/viewer, admin/admin.
 import { createServer, request as ask } from "node:http";
@@ -9,7 +9,7 @@ import { extname, join, normalize } from "node:path";
 import { fileURLToPath } from "node:url";
 import { parse, write } from "./toml.mjs";
 import { check } from "./check.mjs";
-import { World, textFor } from "./world.mjs";
+import { generated, World, textFor } from "./world.mjs";
 
 const here = fileURLToPath(new URL(".", import.meta.url));
 const schema = JSON.parse(readFileSync(join(here, "schema.json"), "utf8"));
@@ -50,6 +50,7 @@ export class Mock {
     this.text = write(parse(textFor(scale)).values);
     this.disk = this.text;
     this.values = parse(this.text).values;
+    if (scale === "kubernetes") this.world.generated = generated();
     this.world.apply(this.values);
     this.history.unshift({ revision: hash(this.text), generation: 1, at: seconds() - 7200, who: "", from: null, comment: "", how: "start", text: this.text });
     this.world.onAlert = (alert) => this.emit("alert", alert);
@@ -75,7 +76,7 @@ export class Mock {
   tick() {
     const now = Date.now() / 1000;
     this.world.step(now);
-    for (const stream of this.streams) this.send(stream, "sample", this.world.sample(now, stream.group, stream.known), this.id);
+    for (const stream of this.streams) this.send(stream, "sample", this.world.sample(now, stream), this.id);
   }
 
   send(stream, event, data, id) {
@@ -453,6 +454,13 @@ export class Mock {
       const one = (name, more) => ({ name, group: "web", target: "haproxy /run/haproxy.sock, backend web", dry_run: false, peer: "HAProxy 2.6.12, process 812", error: null, changes: 40 + w.t, failures: 0, restarts: 1, overridden: 1, members, others: ["legacy"], pending: [], ...more });
       return [one("edge"), one("spare", { target: "nginx /etc/nginx/web.conf", peer: null, dry_run: true, changes: 0, overridden: 0, restarts: 0, others: [], failures: 2, error: "cannot write /etc/nginx/web.conf: permission denied", pending: ["server 10.0.1.1:80 weight=256;"] })];
     }
+    if (is("GET", "/v1/kubernetes")) return w.groups.size ? w.kubernetesServices() : [];
+    if (is("GET", "/v1/kubernetes/kinds")) return w.groups.size ? w.kubernetesKinds() : [];
+    if (is("GET", "/v1/kubernetes/controller"))
+      return w.groups.size
+        ? { controller: "evenkeel.org/gateway", lease: "evenkeel/evenkeel-gateway", leads: false, holder: "lb-2_00c0ffee00c0ffee", last_success: seconds() - 2, error: null, configurations: 12, refusals: 1, status_writes: 0 }
+        : null;
+    if (is("GET", "/v1/kubernetes/objects")) return w.groups.size ? w.kubernetesObjects() : [];
     if (is("GET", "/v1/acme")) return w.groups.size ? [{ name: "www.example.org", issued: true, next: seconds() + 40 * 86400, failures: 0, error: null }] : [];
     if (is("GET", "/v1/process")) return { pid: 4242, uptime_seconds: 7321 + w.t, cpu_seconds: 912.2, cpu_share: 0.12, resident_bytes: 61e6, open_files: 412, threads: 11, version: "0.1.0", workers: 2 };
     if (is("GET", "/v1/counters")) return this.counters();
@@ -533,12 +541,12 @@ export class Mock {
 
   stream(request, response, url) {
     response.writeHead(200, { "content-type": "text/event-stream", "cache-control": "no-store" });
-    const stream = { response, group: url.searchParams.get("group"), known: new Map() };
+    const stream = { response, group: url.searchParams.get("group"), prefix: url.searchParams.get("prefix") ?? "", known: new Map() };
     const last = +(request.headers["last-event-id"] ?? 0);
     if (last) for (const e of this.events) if (e.id > last) this.send(stream, e.event, e.data, e.id);
     this.streams.add(stream);
     response.on("close", () => this.streams.delete(stream));
-    this.send(stream, "sample", this.world.sample(Date.now() / 1000, stream.group, stream.known), this.id);
+    this.send(stream, "sample", this.world.sample(Date.now() / 1000, stream), this.id);
     return undefined;
   }
 }

@@ -13,6 +13,20 @@ export function random(seed) {
 
 const HISTORY = 3600;
 
+/** Most groups in a sample. */
+const MOST_GROUPS = 1000;
+
+/** What a controller makes of 5,000 routes: groups of 25 namespaces, and rules by port. */
+export function generated() {
+  const group = {};
+  for (let i = 0; i < 5000; i++) {
+    const team = String(i % 25).padStart(2, "0");
+    group[`kubernetes.team-${team}.web-${String(Math.floor(i / 25)).padStart(3, "0")}.80`] = { members: [`10.${i >> 8}.${i & 255}.1:8080`, `10.${i >> 8}.${i & 255}.2:8080`] };
+  }
+  const routes = Object.keys(group).map((name) => ({ group: name }));
+  return { group, rule: { "kubernetes.443": { listen: "0.0.0.0:443", routes }, "kubernetes.5432": { listen: "0.0.0.0:5432", protocol: "tcp", group: "kubernetes.team-07.web-000.80" } } };
+}
+
 export const SMALL = `# The shop, its API and downloads.
 shutdown_grace = "30s"
 
@@ -100,6 +114,8 @@ export class World {
     this.rand = random(seed);
     this.groups = new Map();
     this.rules = new Map();
+    /** What stands in no file. */
+    this.generated = { group: {}, rule: {} };
     this.alertSettings = new Map();
     this.t = 0;
   }
@@ -107,7 +123,7 @@ export class World {
   /** Takes over a configuration; what stays the same keeps its state. */
   apply(values) {
     const groups = new Map();
-    const named = Object.entries(values.group ?? {});
+    const named = [...Object.entries(values.group ?? {}), ...Object.entries(this.generated.group)];
     for (const [name, rule] of Object.entries(values.rule ?? {})) if (rule.members) named.push([name, rule]);
     for (const [name, table] of named) {
       const old = this.groups.get(name);
@@ -132,7 +148,7 @@ export class World {
     }
     this.groups = groups;
     const rules = new Map();
-    for (const [name, rule] of Object.entries(values.rule ?? {})) {
+    for (const [name, rule] of [...Object.entries(values.rule ?? {}), ...Object.entries(this.generated.rule)]) {
       const old = this.rules.get(name);
       rules.set(name, {
         name,
@@ -274,8 +290,9 @@ export class World {
     return { reject: g.params.reject_threshold || null, critical: g.params.critical_threshold || null };
   }
 
-  sample(now, groupName, known) {
-    const groups = [...this.groups.values()].map((g) => {
+  sample(now, { group: groupName, prefix, known }) {
+    const chosen = [...this.groups.values()].filter((g) => g.name.startsWith(prefix));
+    const groups = chosen.slice(0, MOST_GROUPS).map((g) => {
       const members = [...g.members.values()];
       return {
         name: g.name,
@@ -297,9 +314,10 @@ export class World {
       process: { cpu_share: 0.12 + 0.03 * Math.sin(this.t / 9), resident_bytes: 61e6 + 2e6 * Math.sin(this.t / 50) },
       rules: [...this.rules.values()].map(({ name, enabled, maintenance, rate, failures, group }) => ({ name, enabled, maintenance, rate, failures, group })),
       groups,
+      groups_left_out: chosen.length - groups.length,
     };
     const g = groupName && this.groups.get(groupName);
-    if (g) {
+    if (g && groups.some((group) => group.name === groupName)) {
       const members = [];
       const seen = new Set();
       for (const m of g.members.values()) {
@@ -421,6 +439,35 @@ export class World {
       alert: m.alert,
       ...(this.engines ? { engine: this.engineFigures([m]) } : {}),
     };
+  }
+
+  /** Namespace and name of each service: of generated groups, or of a small cluster. */
+  services() {
+    const names = Object.keys(this.generated.group).map((name) => name.split(".").slice(1, 3));
+    return names.length ? names : [["shop", "web"], ["shop", "api"], ["media", "files"]];
+  }
+
+  kubernetesServices() {
+    return this.services().map(([namespace, name], i) => ({
+      service: `${namespace}/${name}`, server: "10.96.0.1:443", watching: i !== 1, version: String(81_000 + i), slices: 1,
+      ports: [{ port: "80", members: 2 + (i % 3), draining: i === 0 ? 1 : 0, error: i === 1 ? "the service has no port 80" : null }],
+      last_success: Math.floor(Date.now() / 1000) - (i % 5), error: null, failures: i === 1 ? 3 : 0, lists: 1, watches: 2, events: this.t,
+    }));
+  }
+
+  kubernetesKinds() {
+    const kind = (kind, objects, more = {}) => ({ kind, version: "v1", objects, last_success: Math.floor(Date.now() / 1000) - 1, error: null, failures: 0, lists: 1, ...more });
+    return [kind("GatewayClass", 1), kind("Gateway", 1), kind("HTTPRoute", this.services().length), kind("TLSRoute", 0, { version: null }), kind("Secret", 0, { error: "secrets is forbidden", failures: 12 })];
+  }
+
+  /** Each seventh route leads to a service that is missing. */
+  kubernetesObjects() {
+    const routes = this.services().map(([namespace, name], i) => ({
+      kind: "HTTPRoute", namespace, name, attached_to: ["infra/front"],
+      problems: i % 7 === 1 ? [{ reason: "RefsNotResolved", message: `BackendNotFound: there is no Service ${namespace}/${name}; create it` }] : [],
+    }));
+    const front = { kind: "Gateway", namespace: "infra", name: "front", addresses: ["192.0.2.10"], routes: routes.length, problems: [{ reason: "RefsNotResolved", message: "listener https: InvalidCertificateRef: there is no Secret infra/edge of type kubernetes.io/tls; create it" }] };
+    return [{ kind: "GatewayClass", namespace: "", name: "evenkeel", problems: [] }, front, ...routes, { kind: "EvenkeelPolicy", namespace: this.services()[0][0], name: "web", attached_to: [this.services()[0].join("/")], problems: [] }];
   }
 
   locations() {

@@ -2,9 +2,10 @@
 // traffic; colour, shape and dashes say what is wrong.
 
 import type { JSX } from "preact";
-import { percent, rate } from "./format";
+import { percent, plural, rate } from "./format";
 import { levelOf, rank, ruleLevel, stateOf } from "./health";
-import { href } from "./router";
+import { href, ruleHref } from "./router";
+import { groupsOf } from "./namespaces";
 import type { Group, GroupSample, Member, Rule, Sample } from "./types";
 import { SignShape, type Level } from "./ui/icons";
 import { useWidth } from "./ui/kit";
@@ -13,12 +14,30 @@ const ROW = 32;
 const MEMBER_ROW = 24;
 /** About so many rows of members are shown, however many groups there are. */
 const ROWS = 48;
+/** Most groups in the picture, and most rules. */
+const MOST = 60;
 
 interface Spot { y: number; level: Level }
 
 export function Flow({ sample, rules, groups }: { sample: Sample; rules: Rule[]; groups: Group[] | null }): JSX.Element {
   const [ref, width] = useWidth<HTMLDivElement>();
-  return <div ref={ref} class="flow-box">{width > 0 && <Picture width={width} sample={sample} rules={rules} groups={groups} />}</div>;
+  const shown = { ...sample, groups: most(sample.groups, levelOf), rules: most(sample.rules, (rule) => ruleLevel(rule, undefined)) };
+  const more = [[sample.rules.length - shown.rules.length, "rule"], [sample.groups.length - shown.groups.length, "group"]] as const;
+  return (
+    <>
+      <div ref={ref} class="flow-box">{width > 0 && <Picture width={width} sample={shown} rules={rules} groups={groups} />}</div>
+      {more.some(([count]) => count > 0) && <p class="more muted">and {more.filter(([count]) => count > 0).map(([count, what]) => plural(count, what)).join(" and ")} more with less traffic, in the tables below</p>}
+    </>
+  );
+}
+
+const TROUBLE: Record<Level, number> = { bad: 2, warn: 1, off: 0, ok: 0 };
+
+/** Those in trouble first, then those with most traffic, and then in their own order. */
+function most<T extends { rate: number }>(items: T[], level: (item: T) => Level): T[] {
+  if (items.length <= MOST) return items;
+  const sorted = items.map((item, at) => ({ item, at, trouble: TROUBLE[level(item)] })).sort((a, b) => b.trouble - a.trouble || b.item.rate - a.item.rate);
+  return sorted.slice(0, MOST).sort((a, b) => a.at - b.at).map(({ item }) => item);
 }
 
 function shorten(text: string, px: number): string {
@@ -67,14 +86,14 @@ function Picture({ width, sample, rules, groups }: { width: number; sample: Samp
     const group = spots.get(rule.group);
     const level = ruleLevel(rule, group?.group);
     const more = known.get(rule.name);
-    const targets = new Set([rule.group, ...(more?.routed ?? []), ...Object.values(more?.sni ?? {})].filter((name) => spots.has(name)));
+    const targets = new Set(groupsOf(rule, more).filter((name) => spots.has(name)));
     for (const name of targets) {
       const spot = spots.get(name)!;
       // What goes by a route is not counted apart; its line is thin.
       const main = name === rule.group || targets.size === 1;
       lines.push({ key: `r-${rule.name}-${name}`, from: `r-${rule.name}`, to: `g-${name}`, ax: x1 + box, ay: at, bx: x2, by: spot.y, w: main ? stroke(rule.rate) : 1.5, level: level === "off" ? "off" : spot.level === "bad" ? "bad" : level });
     }
-    return <Node key={rule.name} x={x1} y={at} w={box} level={level} title={rule.name} note={rule.enabled ? (rule.maintenance ? "maintenance" : rate(rule.rate)) : "disabled"} to={href("config", "rule", rule.name)} kind="rule" stacked={narrow} />;
+    return <Node key={rule.name} x={x1} y={at} w={box} level={level} title={rule.name} note={rule.enabled ? (rule.maintenance ? "maintenance" : rate(rule.rate)) : "disabled"} to={ruleHref(rule.name)} kind="rule" stacked={narrow} />;
   });
 
   const middle: JSX.Element[] = [];
@@ -126,13 +145,16 @@ function Picture({ width, sample, rules, groups }: { width: number; sample: Samp
   );
 }
 
+/** Names of groups of one namespace begin alike. */
+const cut = (title: string, px: number) => (title.startsWith("kubernetes.") ? shortenAddress(title, px) : shorten(title, px));
+
 function Node({ x, y, w, level, title, note, to, kind, stacked }: { x: number; y: number; w: number; level: Level; title: string; note: string; to: string; kind: string; stacked: boolean }): JSX.Element {
   const h = stacked ? 40 : 28;
   return (
     <a class="node" href={to} aria-label={`${title} ${note}, ${kind}${level === "ok" ? "" : level === "off" ? ", off" : ", trouble"}`}>
       <rect x={x} y={y - h / 2} width={w} height={h} rx="5" />
       <g class={`sign-${level}`} transform={`translate(${x + 8} ${stacked ? y - 14 : y - 6})`}><SignShape level={level} /></g>
-      <text x={x + 26} y={stacked ? y - 4 : y + 4}>{shorten(title, stacked ? w - 30 : w - 30 - note.length * 6.6)}</text>{" "}
+      <text x={x + 26} y={stacked ? y - 4 : y + 4}>{cut(title, stacked ? w - 30 : w - 30 - note.length * 6.6)}</text>{" "}
       {stacked ? <text class="dim" x={x + 8} y={y + 13}>{note}</text> : <text class="dim end" x={x + w - 8} y={y + 4}>{note}</text>}
     </a>
   );

@@ -3,6 +3,7 @@
 
 import { batch, effect, signal } from "@preact/signals";
 import { ApiError, ask, part } from "./api";
+import { namespace, namespaceOf, prefixOf } from "./namespaces";
 import type { Alert, Change, GroupSample, MemberSample, Sample } from "./types";
 
 /** Samples come every second; a stream that is silent for longer is as good as broken. */
@@ -130,9 +131,12 @@ async function run(): Promise<void> {
   try {
     alive();
     const group = focus.value;
+    // With thousands of groups a sample has the first ones only, or those of a namespace.
+    const prefix = prefixOf(group ? namespaceOf(group) : namespace.value);
+    const query = [group && `group=${part(group)}`, prefix && `prefix=${part(prefix)}`].filter(Boolean).join("&");
     const headers: Record<string, string> = { Accept: "text/event-stream" };
     if (lastId) headers["Last-Event-ID"] = lastId;
-    const response = await ask("GET", `/v1/events${group ? `?group=${part(group)}` : ""}`, undefined, { signal: mine.signal, headers });
+    const response = await ask("GET", `/v1/events${query && `?${query}`}`, undefined, { signal: mine.signal, headers });
     const reader = response.body!.pipeThrough(new TextDecoderStream()).getReader();
     const lines = new Lines(take, (id) => (lastId = id));
     for (;;) {
@@ -166,6 +170,7 @@ export function retryNow(): void {
 export function start(): void {
   effect(() => {
     const name = focus.value;
+    void namespace.value;
     // What is known of another group, or of this one long ago, is not what is now.
     if (membersOf.peek() !== name || name === null) {
       members.value = new Map();

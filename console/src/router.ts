@@ -21,6 +21,11 @@ export function href(...parts: string[]): string {
   return `#/${parts.map(encodeURIComponent).join("/")}`;
 }
 
+/** The page about a rule: those of Kubernetes are not in the configuration's file. */
+export function ruleHref(name: string): string {
+  return name.startsWith("kubernetes.") ? href("monitor", "kubernetes") : href("config", "rule", name);
+}
+
 export function go(...parts: string[]): void {
   location.hash = href(...parts);
 }

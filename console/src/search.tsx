@@ -4,7 +4,7 @@ import type { JSX } from "preact";
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import { get } from "./api";
 import { sample } from "./live";
-import { href } from "./router";
+import { href, ruleHref } from "./router";
 import { schema } from "./schema";
 import type { Group } from "./types";
 import { Icon } from "./ui/icons";
@@ -32,7 +32,7 @@ export function Search(): JSX.Element {
     return () => document.removeEventListener("keydown", key);
   }, []);
 
-  // Names of members are many; they are asked for when somebody searches.
+  // Names of members are many, and a sample may have some groups only; they are asked for when somebody searches.
   const load = async () => {
     if (Date.now() - names.at < 60_000) return;
     setNames((old) => ({ ...old, at: Date.now() }));
@@ -40,11 +40,14 @@ export function Search(): JSX.Element {
       const groups = await get<Group[]>("/v1/groups");
       const hits: Hit[] = [];
       const places = new Set<string>();
-      for (const group of groups)
+      const live = new Set(sample.peek()?.groups.map((group) => group.name));
+      for (const group of groups) {
+        if (!live.has(group.name)) hits.push({ text: group.name, kind: "group", to: href("groups", group.name) });
         for (const member of group.members) {
           hits.push({ text: member.name === member.member ? member.name : `${member.name} ${member.member}`, kind: `member of ${group.name}`, to: `${href("groups", group.name)}?member=${encodeURIComponent(member.name)}` });
           places.add(member.location);
         }
+      }
       for (const place of places) hits.push({ text: place, kind: "location", to: `${href("monitor", "locations")}?find=${encodeURIComponent(place)}` });
       setNames({ at: Date.now(), hits });
     } catch {
@@ -58,7 +61,7 @@ export function Search(): JSX.Element {
     const now = sample.peek();
     const all: Hit[] = [
       ...(now?.groups ?? []).map((group) => ({ text: group.name, kind: "group", to: href("groups", group.name) })),
-      ...(now?.rules ?? []).map((rule) => ({ text: rule.name, kind: "rule", to: href("config", "rule", rule.name) })),
+      ...(now?.rules ?? []).map((rule) => ({ text: rule.name, kind: "rule", to: ruleHref(rule.name) })),
       ...names.hits,
       ...(schema.value?.tables ?? []).flatMap((table) => table.keys.map((key) => ({ text: key.name, kind: `key of ${table.header || "the file"}`, to: `${href("config", "reference")}?find=${encodeURIComponent(key.name)}` }))),
       ...(schema.value?.strategies ?? []).map((strategy) => ({ text: strategy.name, kind: "strategy", to: `${href("config", "reference")}?find=${encodeURIComponent(strategy.name)}` })),

@@ -93,6 +93,7 @@ const PAGES = () => [
   ["monitor-corba", "#/monitor/corba", "#tab-panel .panel, #tab-panel .empty"],
   ["monitor-xds", "#/monitor/xds", "#tab-panel .panel table, #tab-panel .empty"],
   ["monitor-steer", "#/monitor/steer", "#tab-panel .panel table, #tab-panel .empty"],
+  ["monitor-kubernetes", "#/monitor/kubernetes", "#tab-panel .panel table, #tab-panel .empty"],
   ["monitor-certificates", "#/monitor/certificates", "#tab-panel .panel table, #tab-panel .empty"],
   ["monitor-ftp", "#/monitor/ftp", "#tab-panel .panel table, #tab-panel .empty"],
   ["monitor-process", "#/monitor/process", "text=The process"],
@@ -322,6 +323,101 @@ test("a refusal that was mended is told, but is no trouble", { skip: onlyMock },
   assert.match(text, /accepted/);
   assert.doesNotMatch(text, /refuses/);
   assert.match(text, /refused 7a31c0de-4: unknown policy/);
+});
+
+const section = (title) => `section:has(h2:has-text("${title}"))`;
+
+test("services of Kubernetes with their watches, and kinds that are followed", async (t) => {
+  const services = await api("GET", "/v1/kubernetes");
+  if (services.length === 0) return t.skip("no members are of Kubernetes");
+  await open("#/monitor/kubernetes", `${section("Services with members")} tbody tr`);
+  for (const { service, server, watching, ports } of services) {
+    const text = await page.locator(`${section("Services with members")} tbody tr:has(th:has-text("${service}"))`).innerText();
+    const trouble = ports.find((port) => port.error)?.error;
+    for (const said of [server, trouble ?? (watching ? "watching" : "connecting"), ...ports.map((port) => `${port.port}: ${port.members} member`)]) assert.ok(text.includes(said), `${said}: ${text}`);
+  }
+  const kinds = await api("GET", "/v1/kubernetes/kinds");
+  const rows = page.locator(`${section("Kinds that are followed")} tbody tr`);
+  assert.equal(await rows.count(), kinds.length);
+  for (const [at, { kind, error }] of kinds.entries()) {
+    const text = await rows.nth(at).innerText();
+    for (const said of [kind, error ?? ""]) assert.ok(text.includes(said), `${said}: ${text}`);
+  }
+});
+
+test("objects of Kubernetes: which are not served as written, and why", { skip: onlyMock }, async () => {
+  await open("#/monitor/kubernetes", `${section("Objects")} tbody tr`);
+  await page.waitForSelector(".figures div:has(dt:text-is('Writes statuses')) dd:text-is('lb-2')");
+  await page.waitForSelector(".figures div:has(dt:text-is('With problems')) dd:text-is('2')");
+  const rows = page.locator(`${section("Objects")} tbody tr`);
+  const objects = await api("GET", "/v1/kubernetes/objects");
+  assert.equal(await rows.count(), objects.length);
+  // Those with problems come first, with the reason and the cure.
+  for (const [at, said] of [[0, ["infra/front", "Gateway", "1 problem", "192.0.2.10", "3 routes", "RefsNotResolved", "listener https", "create it"]], [1, ["shop/api", "HTTPRoute", "infra/front", "BackendNotFound"]]]) {
+    const text = await rows.nth(at).innerText();
+    for (const part of said) assert.ok(text.includes(part), `${part}: ${text}`);
+  }
+  assert.ok((await rows.nth(2).innerText()).includes("as written"));
+  await page.check("label:has-text('Only with problems') input");
+  assert.equal(await rows.count(), 2);
+  await page.uncheck("label:has-text('Only with problems') input");
+  await page.selectOption("select[aria-label=Kind]", "HTTPRoute");
+  assert.equal(await rows.count(), 3);
+  await page.fill("input[aria-label='Filter objects']", "media/");
+  assert.equal(await rows.count(), 1);
+  await page.fill("input[aria-label='Filter objects']", "nothing is called this");
+  await page.waitForSelector("text=No object matches");
+  await page.fill("input[aria-label='Filter objects']", "");
+  await page.selectOption("select[aria-label=Kind]", "");
+  // The namespace holds for both tables.
+  await page.locator(`${section("Objects")} select[aria-label=Namespace]`).selectOption("media");
+  assert.deepEqual(await page.locator(`${section("Objects")} tbody th`).allInnerTexts(), ["media/files"]);
+  assert.equal(await page.locator(`${section("Services with members")} tbody tr`).count(), 1);
+  await page.locator(`${section("Services with members")} select[aria-label=Namespace]`).selectOption("");
+  assert.equal(await rows.count(), objects.length);
+});
+
+test("a namespace of Kubernetes: its groups and rules, of 5,000 groups", { skip: onlyMock }, async () => {
+  await withMock({ scale: "kubernetes", warm: 2 }, async (_, url) => {
+    const name = (team, web) => `kubernetes.team-${team}.web-${web}.80`;
+    await page.goto(`${url}/console/#/`);
+    await page.waitForSelector(".flow .node");
+    // Not all are laid out: the picture has 60 groups, and a table the rows that are seen.
+    assert.ok((await page.locator(".flow .node").count()) <= 60 + 5);
+    assert.ok((await page.locator(".virtual tbody tr").count()) < 100);
+    await page.waitForSelector("text=and 4003 groups more, beyond the limit");
+    await page.waitForSelector(`${section("Rules")} tr:has(th:has-text("kubernetes.443")) :text("and 4995 more")`);
+    await page.selectOption("select[aria-label=Namespace]", "team-24");
+    await page.waitForSelector(`.virtual tr:has-text("${name(24, "000")}")`);
+    // The groups of a namespace are there, also beyond the first 1,000 of all.
+    await page.waitForFunction(() => !document.body.innerText.includes("beyond the limit"));
+    assert.equal(await page.locator(".virtual table").getAttribute("aria-rowcount"), "201");
+    assert.deepEqual(await page.locator(`${section("Rules")} tbody th`).allInnerTexts(), ["kubernetes.443"]);
+    await page.selectOption("select[aria-label=Namespace]", "team-07");
+    await page.waitForSelector(`${section("Rules")} tbody th:has-text("kubernetes.5432")`);
+    assert.equal(await page.locator(`${section("Rules")} tbody tr`).count(), 2);
+    // The same namespace on the other page, with the filter by name.
+    await page.goto(`${url}/console/#/groups`);
+    await page.waitForSelector("h1:text-is('Groups')");
+    assert.equal(await page.inputValue("select[aria-label=Namespace]"), "team-07");
+    await page.fill("input[aria-label='Filter by name']", "web-199");
+    await page.waitForFunction(() => document.querySelectorAll("main tbody tr").length === 1);
+    await page.click(`main a:text-is("${name("07", "199")}")`);
+    // The group is beyond the first 1,000, and its members are live, whatever namespace is chosen.
+    await page.waitForSelector(".virtual tbody tr");
+    assert.equal(await page.locator(".virtual tbody tr").count(), 2);
+    await page.goto(`${url}/console/#/groups/${name(24, "199")}`);
+    await page.waitForSelector(`h1:has-text("${name(24, "199")}")`);
+    await page.waitForSelector(".virtual tbody tr");
+    await page.goto(`${url}/console/#/groups`);
+    await page.selectOption("select[aria-label=Namespace]", { label: "Without Kubernetes" });
+    await page.waitForFunction(() => [...document.querySelectorAll("main tbody th")].some((of) => of.innerText === "web"));
+    assert.ok((await page.locator("main tbody th").allInnerTexts()).every((text) => !text.startsWith("kubernetes.")));
+    await page.goto(`${url}/console/#/monitor/kubernetes`);
+    await page.selectOption("select[aria-label=Namespace] >> nth=0", "");
+    await page.waitForSelector("text=more: choose a namespace or a kind");
+    assert.equal(await page.locator(`${section("Objects")} tbody tr`).count(), 200);
+  });
 });
 
 test("balancers that are steered: what they have, and why not", { skip: onlyMock }, async () => {
@@ -824,7 +920,7 @@ test("an empty configuration says what to do", { skip: onlyMock }, async () => {
     await page.waitForSelector("text=No rules yet");
     await axe("empty");
     await shot("empty-light");
-    for (const hash of ["#/groups", "#/monitor/locations", "#/monitor/agents", "#/monitor/kernel", "#/monitor/corba", "#/monitor/xds", "#/monitor/steer", "#/monitor/certificates", "#/monitor/ftp", "#/config", "#/whatif"]) {
+    for (const hash of ["#/groups", "#/monitor/locations", "#/monitor/agents", "#/monitor/kernel", "#/monitor/corba", "#/monitor/xds", "#/monitor/steer", "#/monitor/kubernetes", "#/monitor/certificates", "#/monitor/ftp", "#/config", "#/whatif"]) {
       await page.goto(`${url}/console/${hash}`);
       await page.waitForSelector("main .empty");
     }

@@ -8,13 +8,13 @@ import { parse, write } from "../mock/toml.mjs";
 
 const schema = JSON.parse(readFileSync(new URL("../mock/schema.json", import.meta.url), "utf8"));
 let vite;
-let api, format, kinds, draft, live, choices;
+let api, format, kinds, draft, live, choices, namespaces;
 
 before(async () => {
   vite = await createServer({ root: new URL("..", import.meta.url).pathname, configFile: false, server: { middlewareMode: true, ws: false, watch: null }, appType: "custom", logLevel: "error", optimizeDeps: { noDiscovery: true, include: [] }, oxc: { jsx: { runtime: "automatic", importSource: "preact" } } });
   const load = (path) => vite.ssrLoadModule(path);
   globalThis.window ??= { addEventListener() {} };
-  [api, format, kinds, draft, live, choices] = [await load("/src/api.ts"), await load("/src/format.ts"), await load("/src/config/kinds.ts"), await load("/src/config/draft.ts"), await load("/src/live.ts"), await load("/src/config/choices.ts")];
+  [api, format, kinds, draft, live, choices, namespaces] = [await load("/src/api.ts"), await load("/src/format.ts"), await load("/src/config/kinds.ts"), await load("/src/config/draft.ts"), await load("/src/live.ts"), await load("/src/config/choices.ts"), await load("/src/namespaces.ts")];
 });
 
 after(() => vite.close());
@@ -22,6 +22,28 @@ after(() => vite.close());
 test("a message that begins with a path or a key has no capital", () => {
   assert.equal(api.sentence("the file cannot be written"), "The file cannot be written");
   for (const text of ["etc/evenkeel.toml cannot be written", "evenkeel.toml cannot be read", "rule.web.listen: not an address", "127.0.0.1:80 is taken"]) assert.equal(api.sentence(text), text);
+});
+
+test("groups and rules of a namespace", () => {
+  const { groupsOf, isIn, listNamespaces, namespaceOf, narrow, OUTSIDE, prefixOf } = namespaces;
+  for (const [group, wanted] of [["kubernetes.shop.web.80", "shop"], ["kubernetes.shop.llama.pool", "shop"], ["kubernetes.nobody", null], ["web", null], ["other.kubernetes.shop.web", null]]) assert.equal(namespaceOf(group), wanted, group);
+  assert.deepEqual(listNamespaces(["kubernetes.b.x.80", "web", "kubernetes.a.x.80", "kubernetes.b.y.80"]), ["a", "b"]);
+  assert.deepEqual(["shop", "", OUTSIDE, null].map(prefixOf), ["kubernetes.shop.", null, null, null]);
+  // The name of a namespace may begin with another one.
+  assert.ok(isIn("kubernetes.shop.web.80", "shop") && !isIn("kubernetes.shop-2.web.80", "shop"));
+  const rules = [{ name: "kubernetes.80", group: "" }, { name: "kubernetes.81", group: "kubernetes.b.x.80" }, { name: "web", group: "web" }];
+  const known = [{ name: "kubernetes.80", group: "", routed: ["kubernetes.a.x.80", "kubernetes.b.x.80"] }];
+  const sample = { rules, groups: ["kubernetes.a.x.80", "kubernetes.b.x.80", "web"].map((name) => ({ name })) };
+  const names = (chosen) => {
+    const { rules, groups } = narrow(sample, known, chosen);
+    return [rules.map((rule) => rule.name), groups.map((group) => group.name)];
+  };
+  assert.equal(narrow(sample, known, ""), sample);
+  assert.deepEqual(names("a"), [["kubernetes.80"], ["kubernetes.a.x.80"]]);
+  assert.deepEqual(names("b"), [["kubernetes.80", "kubernetes.81"], ["kubernetes.b.x.80"]]);
+  assert.deepEqual(names(OUTSIDE), [["web"], ["web"]]);
+  assert.deepEqual(names("gone"), [[], []]);
+  assert.deepEqual(groupsOf({ group: "web" }, { routed: ["web", "api"], sni: { "a.example": "tls" } }), ["web", "api", "tls"]);
 });
 
 test("numbers keep their digits and have units", () => {

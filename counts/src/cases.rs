@@ -20,6 +20,7 @@ use evenkeel_giop::message::{self, Content, Header, Message, Target, Version as 
 use evenkeel_inference::chain::{ChainBuilder, HashKey};
 use evenkeel_inference::group::RequestFacts;
 use evenkeel_inference::scanner::Scanner;
+use evenkeel_inference::usage::UsageReader;
 use evenkeel_kernel::host::Host;
 use evenkeel_kernel::loads::{Before, Loads};
 use evenkeel_kernel::query::{Answer, ENVELOPE, Key, Query, WITH_PORTS};
@@ -38,6 +39,7 @@ use crate::Counter;
 pub(crate) fn all(counter: &mut Counter) {
     decisions(counter);
     prompts(counter);
+    bodies(counter);
     zones(counter);
     heads(counter);
     routes(counter);
@@ -103,6 +105,51 @@ fn prompts(counter: &mut Counter) {
             counter.count(&what, 32, || choose(false));
         }
     }
+}
+
+/// Bodies between clients and engines: a conversation that is scanned and hashed, and a stream of events that is read.
+fn bodies(counter: &mut Counter) {
+    let turn = |role: &str| {
+        let text = "Why do ships have a keel? ".repeat(18);
+        format!(r#"{{"role":"{role}","content":"{text}"}}"#)
+    };
+    let turns = [
+        "system",
+        "user",
+        "assistant",
+        "user",
+        "assistant",
+        "user",
+        "assistant",
+        "user",
+    ];
+    let messages = turns.map(turn).join(",");
+    let body = format!(r#"{{"model":"m","messages":[{messages}],"stream":true}}"#);
+    assert!((4000..4200).contains(&body.len()), "{}", body.len());
+    let mut builder = ChainBuilder::new(HashKey::new([1, 2, 3]));
+    counter.count("scan and hash a chat of 4 KiB", 32, || {
+        builder.reset();
+        let mut scanner = Scanner::new();
+        scanner.feed_bytes(body.as_bytes(), &mut builder);
+        black_box(builder.link_blocks().len());
+    });
+    let choice = r#"{"index":0,"delta":{"content":" keel"},"logprobs":null,"finish_reason":null}"#;
+    let usage = r#"{"prompt_tokens":1000,"completion_tokens":100,"prompt_tokens_details":{"cached_tokens":900}}"#;
+    let chunk = |choices: &str, usage: &str| {
+        format!(
+            "data: {{\"id\":\"chatcmpl-1\",\"object\":\"chat.completion.chunk\",\"created\":1,\"model\":\"m\",\"choices\":[{choices}],\"usage\":{usage}}}\n\n"
+        )
+    };
+    let event = chunk(choice, "null");
+    let end = chunk("", usage) + "data: [DONE]\n\n";
+    counter.count("read 100 events of an answer, and its usage", 32, || {
+        let mut reader = UsageReader::new(true);
+        for _ in 0..100 {
+            black_box(reader.feed_bytes(event.as_bytes()));
+        }
+        reader.feed_bytes(end.as_bytes());
+        assert!(black_box(reader.find_usage()).is_some());
+    });
 }
 
 /// The choice alone where members are in two zones.

@@ -481,24 +481,24 @@ fn find_programs() -> Option<PathBuf> {
 /// Release of the Gateway API, with its conformance suite.
 #[derive(Clone, Copy, Debug)]
 pub enum GatewayRelease {
-    /// Release for all tests, and for the suite of requests.
-    Main,
-    /// Release for the suite of connections and datagrams.
-    Streams,
+    /// Oldest release that tests use.
+    Oldest,
+    /// Newest release, and that of the conformance suite.
+    Newest,
 }
 
 impl GatewayRelease {
     fn version(self) -> &'static str {
         version_of(match self {
-            GatewayRelease::Main => "gateway_api",
-            GatewayRelease::Streams => "gateway_api_streams",
+            GatewayRelease::Oldest => "gateway_api",
+            GatewayRelease::Newest => "gateway_api_newest",
         })
     }
 }
 
 /// Returns the path of a program of the conformance suite of the Gateway API; `None` if the program is not there.
-pub fn conformance_program(release: GatewayRelease, name: &str) -> Option<PathBuf> {
-    let folder = format!("conformance-{}", release.version());
+pub fn conformance_program(name: &str) -> Option<PathBuf> {
+    let folder = format!("conformance-{}", GatewayRelease::Newest.version());
     let path = find_programs()?.join(folder).join(name);
     path.is_file().then_some(path)
 }
@@ -525,14 +525,16 @@ fn run_with_input(command: &mut Command, input: &str) -> Output {
     output
 }
 
-/// `kube-apiserver` with an etcd of its own, both killed when dropped.
+/// `kube-apiserver` with an etcd of its own, and perhaps `kube-controller-manager`; all killed when dropped.
 pub struct RealServer {
     folder: Folder,
     programs: PathBuf,
     at: SocketAddr,
-    store: SocketAddr,
-    etcd: Child,
+    /// Addresses of etcd: for clients, and for other servers.
+    store: [SocketAddr; 2],
+    etcd: Option<Child>,
     server: Option<Child>,
+    controllers: Option<Child>,
 }
 
 impl RealServer {
@@ -541,32 +543,67 @@ impl RealServer {
         let programs = find_programs()?;
         let is_there = |name: &str| programs.join(name).is_file();
         (is_there("kube-apiserver") && is_there("etcd")).then_some(())?;
-        let (folder, store, peers) = (Folder::new(), address(), address());
-        let path = |name: &str| programs.join(name).display().to_string();
-        let mut etcd = program(&path("etcd"));
-        etcd.arg(format!("--data-dir={}", folder.join("etcd").display()))
-            .arg(format!("--listen-client-urls=http://{store}"))
-            .arg(format!("--advertise-client-urls=http://{store}"))
-            .arg(format!("--listen-peer-urls=http://{peers}"));
-        let log = File::create(folder.join("etcd.log")).expect("a log");
-        let etcd = etcd.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
-        let etcd = etcd.spawn().expect("etcd starts");
+        let folder = Folder::new();
         folder.write("tokens.csv", "secret,admin,1,\"system:masters\"\n");
         let mut server = RealServer {
             folder,
             programs,
             at: address(),
-            store,
-            etcd,
+            store: [address(), address()],
+            etcd: None,
             server: None,
+            controllers: None,
         };
         let key = server.folder.join("account.key").display().to_string();
         let made = program("openssl")
             .args(["genrsa", "-out", &key, "2048"])
             .output();
         assert!(made.expect("openssl runs").status.success());
+        server.run_etcd();
         server.run();
         Some(server)
+    }
+
+    fn run_etcd(&mut self) {
+        let path = self.programs.join("etcd");
+        let [clients, peers] = self.store;
+        let mut etcd = program(&path.display().to_string());
+        etcd.arg(format!("--data-dir={}", self.folder.join("etcd").display()))
+            .arg(format!("--listen-client-urls=http://{clients}"))
+            .arg(format!("--advertise-client-urls=http://{clients}"))
+            .arg(format!("--listen-peer-urls=http://{peers}"));
+        let log = File::create(self.folder.join("etcd.log")).expect("a log");
+        let etcd = etcd.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
+        self.etcd = Some(etcd.spawn().expect("etcd starts"));
+    }
+
+    fn kill_etcd(&mut self) {
+        if let Some(mut etcd) = self.etcd.take() {
+            let _ = etcd.kill();
+            let _ = etcd.wait();
+        }
+    }
+
+    /// Copies a folder with the data of etcd in place of another one, and starts everything again.
+    fn copy_data(&mut self, from: &str, to: &str) {
+        self.kill();
+        self.kill_etcd();
+        let (from, to) = (self.folder.join(from), self.folder.join(to));
+        let _ = fs::remove_dir_all(&to);
+        let copied = program("cp").arg("-r").args([from, to]).status();
+        assert!(copied.expect("cp runs").success());
+        self.run_etcd();
+        self.run();
+    }
+
+    /// Keeps a copy of all objects, as a backup does. The API server is away meanwhile.
+    pub fn back_up(&mut self) {
+        self.copy_data("etcd", "backup");
+    }
+
+    /// Puts the backup in place of all objects: changes since then are lost.
+    pub fn restore(&mut self) {
+        self.copy_data("backup", "etcd");
     }
 
     /// Starts `kube-apiserver` again after [`RealServer::kill`], and waits until it is ready.
@@ -576,7 +613,7 @@ impl RealServer {
         let path = self.programs.join("kube-apiserver");
         let mut server = program(&path.display().to_string());
         server
-            .arg(format!("--etcd-servers=http://{}", self.store))
+            .arg(format!("--etcd-servers=http://{}", self.store[0]))
             .arg(format!("--bind-address={}", self.at.ip()))
             .arg(format!("--secure-port={}", self.at.port()))
             .arg(format!("--cert-dir={}", file("certificates")))
@@ -592,7 +629,7 @@ impl RealServer {
             .args([
                 "--service-account-issuer=https://kubernetes.default.svc",
                 "--authorization-mode=RBAC",
-                "--service-cluster-ip-range=10.96.0.0/16",
+                "--service-cluster-ip-range=10.96.0.0/16,fd96::/112",
             ])
             .stdin(Stdio::null())
             .stdout(Stdio::null())
@@ -603,6 +640,30 @@ impl RealServer {
             let answer = try_curl(&["-sk", "-H", "Authorization: Bearer secret", &url]);
             answer.stdout == b"ok"
         });
+    }
+
+    /// Starts the controllers of Deployments, EndpointSlices and service accounts of `kube-controller-manager`. Returns false
+    /// if the program is not there.
+    pub fn start_controllers(&mut self) -> bool {
+        let path = self.programs.join("kube-controller-manager");
+        if !path.is_file() {
+            return false;
+        }
+        let log = File::create(self.folder.join("controllers.log")).expect("a log");
+        let kubeconfig = self.folder.write("admin.kubeconfig", self.kubeconfig());
+        let mut controllers = program(&path.display().to_string());
+        controllers
+            .arg(format!("--kubeconfig={}", kubeconfig.display()))
+            .args([
+                "--controllers=deployment-controller,replicaset-controller,endpointslice-controller,serviceaccount-controller",
+                "--leader-elect=false",
+                "--secure-port=0",
+            ])
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(log);
+        self.controllers = Some(controllers.spawn().expect("kube-controller-manager starts"));
+        true
     }
 
     /// Kills `kube-apiserver`.
@@ -630,6 +691,12 @@ impl RealServer {
     pub fn send_object(&self, method: &str, path: &str, object: &Value) -> Value {
         let answer = self.send_text(method, path, "application/json", &object.to_string());
         serde_json::from_str(&answer).expect("JSON")
+    }
+
+    /// Changes the fields of an object that a merge patch has.
+    pub fn patch_object(&self, path: &str, patch: &Value) {
+        let media_type = "application/merge-patch+json";
+        self.send_text("PATCH", path, media_type, &patch.to_string());
     }
 
     /// Creates an object that is written as YAML.
@@ -703,8 +770,11 @@ impl RealServer {
 impl Drop for RealServer {
     fn drop(&mut self) {
         self.kill();
-        let _ = self.etcd.kill();
-        let _ = self.etcd.wait();
+        if let Some(mut process) = self.controllers.take() {
+            let _ = process.kill();
+            let _ = process.wait();
+        }
+        self.kill_etcd();
     }
 }
 

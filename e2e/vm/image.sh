@@ -3,8 +3,8 @@
 #
 # KERNEL is the package that stands for the kernel (linux-image-amd64).
 # The kernel package is fetched into CACHE at first, or when KERNEL is another one, and unpacked there; OUT/vmlinuz and
-# OUT/initrd are what QEMU boots. The RAM disk has busybox, ip and rdma, the kernel's modules
-# for Soft-RoCE and for network interfaces without hardware, the RDMA libraries, and the
+# OUT/initrd are what QEMU boots. The RAM disk has busybox, ip, rdma and ethtool, the kernel's modules
+# for Soft-RoCE, for network interfaces without hardware and for filters, the RDMA libraries, and the
 # programs, all with the shared libraries that they need.
 #
 # Exit code 3 says that something cannot be had, on standard error.
@@ -19,7 +19,7 @@ lacks() {
   exit 3
 }
 for program in qemu-system-x86_64:qemu-system-x86 busybox:busybox-static cpio:cpio \
-  ip:iproute2 rdma:iproute2 strip:binutils dpkg:dpkg; do
+  ip:iproute2 rdma:iproute2 ethtool:ethtool strip:binutils dpkg:dpkg; do
   PATH=$PATH:/usr/sbin:/sbin command -v "${program%%:*}" >/dev/null ||
     lacks "there is no ${program%%:*} (package ${program##*:})"
 done
@@ -64,7 +64,7 @@ add() {
 }
 
 add "$(command -v busybox)" /bin/busybox
-for program in ip rdma; do add "$(command -v "$program")" "/bin/$program"; done
+for program in ip rdma ethtool; do add "$(command -v "$program")" "/bin/$program"; done
 for program in "$@"; do
   strip -o "$out/stripped" "$program"
   add "$out/stripped" "/bin/$(basename "$program")"

@@ -2,16 +2,14 @@
 
 import { signal } from "@preact/signals";
 import type { JSX } from "preact";
-import { useEffect, useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
+import { useEffect, useMemo, useState } from "preact/hooks";
 import { part, send } from "../api";
 import { duration, load, ms, percent, plural, rate, short } from "../format";
 import { rank } from "../health";
 import { go, href, route } from "../router";
 import type { AdminState, Group, Member, MemberSample } from "../types";
 
-import { complain, confirm, Dialog, Empty, Failed, Gauge, Health, Loading, needs, Panel, Segments, State, tell, useAnswer } from "../ui/kit";
-
-const ROW = 34;
+import { complain, confirm, Dialog, Empty, Failed, Gauge, Health, Loading, needs, Panel, Segments, State, tell, useAnswer, VirtualTable } from "../ui/kit";
 
 type Key = "name" | "state" | "load" | "share" | "rate" | "failures" | "in_flight" | "p50_ms" | "p99_ms" | "effective_weight";
 const COLUMNS: { key: Key; label: string; num?: boolean }[] = [
@@ -124,60 +122,24 @@ export function Members({ group, live, details, again }: { group: string; live: 
         <Empty title="No members">This group has no members yet.</Empty>
       ) : (
         <VirtualTable
-          label={`Members of ${group}`} rows={rows} sort={sort}
-          onSort={(key) => setSort({ key, down: sort.key === key ? !sort.down : key !== "name" })}
-          all={rows.length > 0 && rows.every((row) => picked.has(row.name))}
-          onAll={(on) => setPicked(on ? new Set(rows.map((row) => row.name)) : new Set())}
+          label={`Members of ${group}`} rows={rows} columns={COLUMNS.length + 2} none="No member matches"
+          head={
+            <>
+              <th scope="col"><input type="checkbox" aria-label="Choose all" checked={rows.length > 0 && rows.every((row) => picked.has(row.name))} onChange={(event) => setPicked(event.currentTarget.checked ? new Set(rows.map((row) => row.name)) : new Set())} /></th>
+              {COLUMNS.map((column) => (
+                <th key={column.key} scope="col" class={column.num ? "num" : ""} aria-sort={sort.key === column.key ? (sort.down ? "descending" : "ascending") : undefined}>
+                  <button type="button" class="sort" onClick={() => setSort({ key: column.key, down: sort.key === column.key ? !sort.down : column.key !== "name" })}>{column.label}</button>
+                </th>
+              ))}
+              <th scope="col">Set</th>
+            </>
+          }
           row={(member) => <Row key={member.name} group={group} member={member} more={reasons.get(member.name)} picked={picked.has(member.name)} toggle={toggle} />}
         />
       )}
       {open !== null && <MemberDialog key={open} group={group} name={open} live={live.get(open)} onClose={() => { go("groups", group); again(); }} />}
     </Panel>
   );
-}
-
-function VirtualTable({ label, rows, sort, onSort, all, onAll, row }: { label: string; rows: MemberSample[]; sort: { key: Key; down: boolean }; onSort: (key: Key) => void; all: boolean; onAll: (on: boolean) => void; row: (member: MemberSample) => JSX.Element }): JSX.Element {
-  const box = useRef<HTMLDivElement>(null);
-  const [view, setView] = useState({ from: 0, to: 60 });
-  const measure = () => {
-    const element = box.current;
-    if (!element) return;
-    const from = Math.max(0, Math.floor(element.scrollTop / ROW) - 10);
-    const to = Math.ceil((element.scrollTop + element.clientHeight) / ROW) + 10;
-    setView((old) => (old.from === from && old.to === to ? old : { from, to }));
-  };
-  useLayoutEffect(measure, [rows.length]);
-  // Few rows are all there, so that readers and searches of the browser find them.
-  const whole = rows.length <= 100;
-  const from = whole ? 0 : Math.min(view.from, Math.max(0, rows.length - 1));
-  const to = whole ? rows.length : Math.min(rows.length, view.to);
-  return (
-    <div ref={box} class="scroll virtual" role="region" aria-label={label} tabIndex={0} onScroll={measure}>
-      <table aria-rowcount={rows.length + 1}>
-        <thead>
-          <tr aria-rowindex={1}>
-            <th scope="col"><input type="checkbox" aria-label="Choose all" checked={all} onChange={(event) => onAll(event.currentTarget.checked)} /></th>
-            {COLUMNS.map((column) => (
-              <th key={column.key} scope="col" class={column.num ? "num" : ""} aria-sort={sort.key === column.key ? (sort.down ? "descending" : "ascending") : undefined}>
-                <button type="button" class="sort" onClick={() => onSort(column.key)}>{column.label}</button>
-              </th>
-            ))}
-            <th scope="col">Set</th>
-          </tr>
-        </thead>
-        <tbody>
-          {from > 0 && <Spacer height={from * ROW} />}
-          {rows.slice(from, to).map(row)}
-          {to < rows.length && <Spacer height={(rows.length - to) * ROW} />}
-        </tbody>
-      </table>
-      {rows.length === 0 && <Empty title="No member matches" />}
-    </div>
-  );
-}
-
-function Spacer({ height }: { height: number }): JSX.Element {
-  return <tr class="spacer" aria-hidden="true" style={{ height: `${height}px` }}><td colSpan={COLUMNS.length + 2} /></tr>;
 }
 
 function Row({ group, member, more, picked, toggle }: { group: string; member: MemberSample; more: Member | undefined; picked: boolean; toggle: (name: string, on: boolean) => void }): JSX.Element {

@@ -1,5 +1,5 @@
 // What the balancer hears of machines and what it is asked: loads, agents, monitors, CORBA, negotiation, clients of
-// xDS, other balancers, certificates, FTP, the process itself and all counters.
+// xDS, other balancers, Kubernetes, certificates, FTP, the process itself and all counters.
 
 import type { JSX } from "preact";
 import { useEffect, useMemo, useState } from "preact/hooks";
@@ -9,7 +9,8 @@ import { focus, sample } from "../live";
 import { go, href, route } from "../router";
 import type { Location } from "../types";
 import { Icon } from "../ui/icons";
-import { complain, confirm, Empty, Failed, Figures, Health, Loading, needs, Panel, Scroll, Segments, State, TabPanel, Tabs, tell, useAnswer } from "../ui/kit";
+import { Answer, complain, confirm, Empty, Failed, Figures, Health, Loading, needs, Panel, Scroll, Segments, SHOWN, State, TabPanel, Tabs, tell, useAnswer } from "../ui/kit";
+import { KubernetesView } from "./kubernetes";
 
 const VIEWS: { id: string; label: string; body: () => JSX.Element }[] = [
   { id: "locations", label: "Locations", body: Locations },
@@ -19,6 +20,7 @@ const VIEWS: { id: string; label: string; body: () => JSX.Element }[] = [
   { id: "corba", label: "CORBA", body: CorbaView },
   { id: "xds", label: "xDS clients", body: Xds },
   { id: "steer", label: "Steered balancers", body: Steered },
+  { id: "kubernetes", label: "Kubernetes", body: KubernetesView },
   { id: "certificates", label: "Certificates", body: Certificates },
   { id: "ftp", label: "FTP", body: Ftp },
   { id: "process", label: "Process", body: Process },
@@ -39,15 +41,6 @@ export function MonitorPage(): JSX.Element {
     </>
   );
 }
-
-function Answer<T>({ answer, empty, children }: { answer: { data: T | null; error: unknown; again: () => void; at: number }; empty: JSX.Element; children: (data: NonNullable<T>) => JSX.Element }): JSX.Element {
-  if (answer.error && answer.data === null) return <Failed error={answer.error} retry={answer.again} />;
-  if (answer.at === 0) return <Loading />;
-  if (answer.data === null || (Array.isArray(answer.data) && answer.data.length === 0)) return <div class="panel">{empty}</div>;
-  return children(answer.data as NonNullable<T>);
-}
-
-const SHOWN = 200;
 
 function Locations(): JSX.Element {
   const total = sample.peek()?.groups.reduce((sum, group) => sum + group.members, 0) ?? 0;

@@ -8,13 +8,19 @@ import { Flow } from "../flow";
 import { bytes, clock, load, ms, percent, plural, rate, short } from "../format";
 import { levelOf, ruleLevel, troubles } from "../health";
 import { alerts, change, focus, recent, sample } from "../live";
-import { href } from "../router";
+import { groupsOf, isIn, namespace, narrow } from "../namespaces";
+import { href, ruleHref } from "../router";
 import type { Group, GroupSample, Rule, RuleSample } from "../types";
-import { complain, confirm, Empty, Figures, Health, Loading, needs, Panel, Scroll, Spark, tell, useAnswer } from "../ui/kit";
+import { complain, confirm, Empty, Figures, Health, Loading, needs, Panel, Scroll, Spark, tell, useAnswer, VirtualTable } from "../ui/kit";
 import { Icon } from "../ui/icons";
+import { NamespaceSelect, useRules } from "../ui/namespace";
 
 /** Up to here the members of all groups are shown, and asked for every few seconds. */
 const MANY = 1500;
+
+/** Groups in a cell of the table of rules, and in a table that is laid out as a whole. */
+const GROUPS_OF_RULE = 5;
+const GROUPS_AT_ONCE = 100;
 
 const rulesChanged = signal(0);
 
@@ -22,15 +28,19 @@ export function OverviewPage(): JSX.Element {
   useEffect(() => {
     focus.value = null;
   }, []);
-  const now = sample.value;
-  const rules = useAnswer<Rule[]>("/v1/rules", 30, [change.value?.generation, rulesChanged.value]);
+  const whole = sample.value;
+  const { rules, names } = useRules([rulesChanged.value]);
+  const chosen = namespace.value;
+  const now = whole && narrow(whole, rules, chosen);
+  // With a namespace the sample has its groups only: rules name all others.
+  const others = chosen === "" ? 0 : new Set(rules.flatMap((rule) => rule.routed ?? []).filter((group) => !isIn(group, chosen))).size;
   const total = now?.groups.reduce((sum, group) => sum + group.members, 0) ?? 0;
-  const groups = useAnswer<Group[]>(now && total <= MANY ? "/v1/groups" : null, 3 + total / 100, [change.value?.generation]);
+  const groups = useAnswer<Group[]>(now && total + 3 * others <= MANY && !now.groups_left_out ? "/v1/groups" : null, 3 + total / 100, [change.value?.generation]);
   if (!now) return <Loading what="Waiting for the first sample …" />;
-  if (now.rules.length === 0 && now.groups.length === 0)
+  if (chosen === "" && now.rules.length === 0 && now.groups.length === 0)
     return (
       <>
-        <Head />
+        <Head names={names} />
         <div class="panel">
           <Empty title="No rules yet">
             <p>A rule is a service that clients connect to. Traffic shows up here as soon as there is a rule.</p>
@@ -48,7 +58,7 @@ export function OverviewPage(): JSX.Element {
   const slowest = now.groups.filter((group) => group.p99_ms !== null).sort((a, b) => b.p99_ms! - a.p99_ms!)[0];
   return (
     <>
-      <Head />
+      <Head names={names} />
       <div class="stack">
         <Figures
           items={[
@@ -65,17 +75,17 @@ export function OverviewPage(): JSX.Element {
         />
         <Attention groups={now.groups} />
         <Panel title="Where traffic goes" live actions={<span class="muted small">width: requests per second · <span class="nowrap">colour and shape: trouble</span></span>}>
-          <Flow sample={now} rules={rules.data ?? []} groups={groups.data} />
+          <Flow sample={now} rules={rules} groups={groups.data} />
         </Panel>
-        <Rules rules={now.rules} groups={now.groups} known={rules.data ?? []} />
+        <Rules rules={now.rules} groups={now.groups} known={rules} />
         <GroupsTable groups={now.groups} />
       </div>
     </>
   );
 }
 
-function Head(): JSX.Element {
-  return <div class="page-head"><h1>Overview</h1></div>;
+function Head({ names }: { names: string[] }): JSX.Element {
+  return <div class="page-head"><h1>Overview</h1><div class="actions"><NamespaceSelect names={names} outside="Without Kubernetes" /></div></div>;
 }
 
 function Attention({ groups }: { groups: GroupSample[] }): JSX.Element {
@@ -104,38 +114,49 @@ function Attention({ groups }: { groups: GroupSample[] }): JSX.Element {
 }
 
 export function GroupsTable({ groups }: { groups: GroupSample[] }): JSX.Element {
+  const head = <><th scope="col">Group</th><th scope="col">Health</th><th scope="col" class="num">Members</th><th scope="col" class="num">Requests</th><th scope="col">Last 2 min</th><th scope="col" class="num">Failures</th><th scope="col" class="num">p50</th><th scope="col" class="num">p99</th><th scope="col" class="num">In flight</th><th scope="col" class="num">Waiting</th><th scope="col" class="num"><abbr title="Spread: standard deviation of the members' loads; the smaller, the more even">Spread</abbr></th></>;
+  const row = (group: GroupSample) => {
+    const trouble = troubles(group)[0];
+    return (
+      <tr key={group.name}>
+        <th scope="row"><a href={href("groups", group.name)}>{group.name}</a></th>
+        <td class="health"><Health level={levelOf(group)}>{trouble?.text ?? "good"}</Health></td>
+        <td class="num">{group.up} / {group.members}</td>
+        <td class="num">{rate(group.rate)}</td>
+        <td><Spark values={recent.get(group.name)?.rate ?? []} label={`Requests of the last two minutes, now ${rate(group.rate)}`} /></td>
+        <td class="num">{percent(group.failures, 2)}</td>
+        <td class="num">{ms(group.p50_ms)}</td>
+        <td class="num">{ms(group.p99_ms)}</td>
+        <td class="num">{short(group.in_flight)}</td>
+        <td class="num">{short(group.queue)}</td>
+        <td class="num">{load(group.spread)}</td>
+      </tr>
+    );
+  };
+  const more = sample.value?.groups_left_out ?? 0;
   return (
     <Panel title="Groups" live>
-      <Scroll label="Groups">
-        <table>
-          <thead>
-            <tr><th scope="col">Group</th><th scope="col">Health</th><th scope="col" class="num">Members</th><th scope="col" class="num">Requests</th><th scope="col">Last 2 min</th><th scope="col" class="num">Failures</th><th scope="col" class="num">p50</th><th scope="col" class="num">p99</th><th scope="col" class="num">In flight</th><th scope="col" class="num">Waiting</th><th scope="col" class="num"><abbr title="Spread: standard deviation of the members' loads; the smaller, the more even">Spread</abbr></th></tr>
-          </thead>
-          <tbody>
-            {groups.map((group) => {
-              const trouble = troubles(group)[0];
-              return (
-                <tr key={group.name}>
-                  <th scope="row"><a href={href("groups", group.name)}>{group.name}</a></th>
-                  <td class="health"><Health level={levelOf(group)}>{trouble?.text ?? "good"}</Health></td>
-                  <td class="num">{group.up} / {group.members}</td>
-                  <td class="num">{rate(group.rate)}</td>
-                  <td><Spark values={recent.get(group.name)?.rate ?? []} label={`Requests of the last two minutes, now ${rate(group.rate)}`} /></td>
-                  <td class="num">{percent(group.failures, 2)}</td>
-                  <td class="num">{ms(group.p50_ms)}</td>
-                  <td class="num">{ms(group.p99_ms)}</td>
-                  <td class="num">{short(group.in_flight)}</td>
-                  <td class="num">{short(group.queue)}</td>
-                  <td class="num">{load(group.spread)}</td>
-                </tr>
-              );
-            })}
-          </tbody>
-        </table>
-        {groups.length === 0 && <Empty title="No groups" />}
-        {(sample.value?.groups_left_out ?? 0) > 0 && <p class="more muted">and {plural(sample.value!.groups_left_out!, "group")} more, beyond the limit of groups that are shown live</p>}
-      </Scroll>
+      {groups.length > GROUPS_AT_ONCE ? <VirtualTable label="Groups" rows={groups} columns={11} head={head} row={row} none="No groups" /> : (
+        <Scroll label="Groups">
+          <table>
+            <thead><tr>{head}</tr></thead>
+            <tbody>{groups.map(row)}</tbody>
+          </table>
+          {groups.length === 0 && <Empty title="No groups" />}
+        </Scroll>
+      )}
+      {more > 0 && <p class="more muted">and {plural(more, "group")} more, beyond the limit of groups that are shown live{namespace.value === "" && "; choose a namespace, if they are of Kubernetes"}</p>}
     </Panel>
+  );
+}
+
+function GroupsOfRule({ names }: { names: string[] }): JSX.Element {
+  if (names.length === 0) return <>–</>;
+  return (
+    <>
+      {names.slice(0, GROUPS_OF_RULE).map((name, at) => <>{at > 0 && ", "}<a key={name} href={href("groups", name)}>{name}</a></>)}
+      {names.length > GROUPS_OF_RULE && <span class="muted nowrap"> and {names.length - GROUPS_OF_RULE} more</span>}
+    </>
   );
 }
 
@@ -167,10 +188,10 @@ function Rules({ rules, groups, known }: { rules: RuleSample[]; groups: GroupSam
               const level = ruleLevel(rule, group);
               return (
                 <tr key={rule.name}>
-                  <th scope="row"><a href={href("config", "rule", rule.name)}>{rule.name}</a></th>
+                  <th scope="row"><a href={ruleHref(rule.name)}>{rule.name}</a></th>
                   <td><Health level={level}>{!rule.enabled ? "disabled" : rule.maintenance ? "maintenance" : level === "ok" ? "good" : level === "bad" && group?.up === 0 ? "no member" : "failures"}</Health></td>
                   <td class="nowrap">{info ? <>{info.protocol} <span class="muted">{info.listen.join(", ")}</span></> : "–"}</td>
-                  <td>{rule.group ? <a href={href("groups", rule.group)}>{rule.group}</a> : "–"}{info?.routed?.filter((name) => name !== rule.group).map((name) => <>, <a href={href("groups", name)}>{name}</a></>)}</td>
+                  <td><GroupsOfRule names={groupsOf(rule, info).filter((name) => isIn(name, namespace.value))} /></td>
                   <td class="num">{rate(rule.rate)}</td>
                   <td class="num">{percent(rule.failures, 2)}</td>
                   <td class="num">{ms(group?.p50_ms)}</td>

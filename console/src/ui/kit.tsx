@@ -267,6 +267,52 @@ export function useAnswer<T>(path: string | null, every = 0, keys: unknown[] = [
   return { data: mine ? state.data : null, error: mine ? state.error : null, at: state.at, again: () => again.current() };
 }
 
+/** Rows of a list that are shown at once, where a filter finds the others. */
+export const SHOWN = 200;
+
+/** An answer of the API: being loaded, failed, empty, or as `children` shows it. */
+export function Answer<T>({ answer, empty, children }: { answer: { data: T | null; error: unknown; again: () => void; at: number }; empty: JSX.Element; children: (data: NonNullable<T>) => JSX.Element }): JSX.Element {
+  if (answer.error && answer.data === null) return <Failed error={answer.error} retry={answer.again} />;
+  if (answer.at === 0) return <Loading />;
+  if (answer.data === null || (Array.isArray(answer.data) && answer.data.length === 0)) return <div class="panel">{empty}</div>;
+  return children(answer.data as NonNullable<T>);
+}
+
+/** Height of the rows of a table that is drawn only where it is seen. */
+const ROW = 34;
+
+/** A table of which only the rows that are seen are in the page, if there are many. */
+export function VirtualTable<T>({ label, rows, columns, head, row, none }: { label: string; rows: T[]; columns: number; head: ComponentChildren; row: (item: T) => JSX.Element; none: string }): JSX.Element {
+  const box = useRef<HTMLDivElement>(null);
+  const [view, setView] = useState({ from: 0, to: 60 });
+  const measure = () => {
+    const element = box.current;
+    if (!element) return;
+    const from = Math.max(0, Math.floor(element.scrollTop / ROW) - 10);
+    const to = Math.ceil((element.scrollTop + element.clientHeight) / ROW) + 10;
+    setView((old) => (old.from === from && old.to === to ? old : { from, to }));
+  };
+  useLayoutEffect(measure, [rows.length]);
+  // Few rows are all there, so that readers and searches of the browser find them.
+  const whole = rows.length <= 100;
+  const from = whole ? 0 : Math.min(view.from, Math.max(0, rows.length - 1));
+  const to = whole ? rows.length : Math.min(rows.length, view.to);
+  const spacer = (count: number) => <tr class="spacer" aria-hidden="true" style={{ height: `${count * ROW}px` }}><td colSpan={columns} /></tr>;
+  return (
+    <div ref={box} class="scroll virtual" role="region" aria-label={label} tabIndex={0} onScroll={measure}>
+      <table aria-rowcount={rows.length + 1}>
+        <thead><tr aria-rowindex={1}>{head}</tr></thead>
+        <tbody>
+          {from > 0 && spacer(from)}
+          {rows.slice(from, to).map(row)}
+          {to < rows.length && spacer(rows.length - to)}
+        </tbody>
+      </table>
+      {rows.length === 0 && <Empty title={none} />}
+    </div>
+  );
+}
+
 /** Why a change is not possible, for the title of a button that is off. */
 export function needs(role: Role): { disabled: boolean; title?: string } {
   return may(role) ? { disabled: false } : { disabled: true, title: `Needs the role “${role}”` };

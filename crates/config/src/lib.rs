@@ -50,7 +50,7 @@ pub use model::hedge::Hedge;
 pub use model::http_options::HttpOptions;
 pub use model::ingress::IngressController;
 pub use model::kernel_forwarding::KernelForwarding;
-pub use model::kubernetes::{IpFamily, Kubernetes, PortName, ServicePort};
+pub use model::kubernetes::{CopyContents, IpFamily, Kubernetes, PortName, ServicePort};
 pub use model::limits::{LimitKey, Limits, MAX_REQUEST_LIMITS, RequestLimit};
 pub use model::location::LocationConfig;
 pub use model::log_format::{LogField, LogFormat, LogTemplate};
@@ -75,14 +75,16 @@ pub use model::request_id::RequestId;
 pub use model::responses::{ErrorPages, Responses};
 pub use model::route::{Route, Routes};
 pub use model::route_values::{MaxBody, Status};
-pub use model::rule::{Forward, Protocol, ReturnPath, Rule, UNNAMED, collect_groups};
+pub use model::rule::{Forward, Protocol, ReturnPath, Rule, collect_groups};
 pub use model::sections::{Section, Sections};
 pub use model::shared_group::SharedGroup;
 pub use model::steer::{OnStop, Steer, SteerHaproxy, SteerNginx};
 pub use model::sticky::{SameSite, Sticky};
 pub use model::store::{Rollout, Store};
 pub use model::timeouts::Timeouts;
-pub use model::tls::{CertificateFiles, ClientCertificates, ClientTls, Tls, TlsVersion};
+pub use model::tls::{
+    CertificateFiles, ClientCertificates, ClientTls, Tls, TlsVersion, UNNAMED, is_uri,
+};
 pub use model::tracing::Tracing;
 pub use model::udp::{UdpOptions, UdpSession};
 pub use model::weights::{GroupShare, Weights};

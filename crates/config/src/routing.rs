@@ -237,6 +237,13 @@ pub fn host_of(authority: &str) -> &str {
     host.strip_suffix('.').unwrap_or(host)
 }
 
+/// Calls `find` with the host of an authority in lower case, as conditions on hosts see the host. Returns `None` if there
+/// is no host, or none that a condition can name.
+pub fn find_by_host<T>(authority: Option<&str>, find: impl FnOnce(&str) -> Option<T>) -> Option<T> {
+    let mut space = [0; MAX_HOST];
+    find(plain_host(host_of(authority?), &mut space)?)
+}
+
 /// The port of an authority with its colon, or nothing.
 pub fn port_of(authority: &str) -> &str {
     let from = authority.rfind(']').unwrap_or_default();

@@ -387,7 +387,7 @@ fn habits_from_elsewhere_get_a_hint() {
     one_error(
         &with("timeout = \"1s\""),
         "test.toml:3:1: rule.web.timeout: unknown key, did you mean \"connection_timeout\" or",
-        &["\"response_timeout\"?"],
+        &["\"response_timeout\"", "\"request_timeout\""],
     );
     one_error(
         &with("access_log = \"stdout\""),
@@ -862,6 +862,80 @@ fn some_names_pass_through_where_tls_of_others_ends() {
     ] {
         let said = errors(&text);
         assert!(said.iter().any(|one| one.starts_with("test.toml:4:") && one.contains(message)), "{said:?}");
+    }
+}
+
+#[test]
+fn hosts_that_clients_connect_for_need_tls() {
+    let with = |tls: &str, list: &str| {
+        format!(
+            "[rule.x]\nlisten = \"127.0.0.1:80\"\nmembers = [\"a:1\"]\n{tls}\nhttp.separate_hosts = {list}"
+        )
+    };
+    let tls = "tls = { certificates = \"a.pem\" }";
+    let list = r#"["a.example", "*.b.example", "**.c.example", "*"]"#;
+    let config = parse("test.toml", &with(tls, list)).unwrap();
+    assert_eq!(config.rules[0].http.separate_hosts.len(), 4);
+    let warnings = parse("test.toml", &with("", list)).unwrap().warnings;
+    let warning = warnings[0].to_string();
+    assert!(
+        warning.starts_with("test.toml:5:") && warning.contains("add `tls`"),
+        "{warning}"
+    );
+    one_error(
+        &with(tls, r#"["a.example", "**"]"#),
+        "test.toml:5:",
+        &["http.separate_hosts", "all other hosts"],
+    );
+}
+
+#[test]
+fn bad_certificates_are_not_accepted_where_one_is_required() {
+    let with = |keys: &str| {
+        format!(
+            "[rule.x]\nlisten = \"127.0.0.1:80\"\nmembers = [\"a:1\"]\n[rule.x.tls]\ncertificates = \"a.pem\"\n\
+             client_certificates = {{ ca_file = \"ca.pem\"{keys} }}"
+        )
+    };
+    for keys in [
+        ", required = false, accept_invalid = true",
+        ", accept_invalid = true",
+    ] {
+        let config = parse("test.toml", &with(keys)).unwrap();
+        let clients = config.rules[0].tls.as_ref().unwrap();
+        let clients = clients.client_certificates.as_ref().unwrap();
+        assert!(clients.accept_invalid && !clients.required, "{keys}");
+    }
+    one_error(
+        &with(", required = true, accept_invalid = true"),
+        "test.toml:6:",
+        &["accept_invalid", "remove `required`"],
+    );
+}
+
+#[test]
+fn names_of_members_certificates_are_hosts_or_uris() {
+    let with = |name: &str| {
+        format!(
+            "[rule.x]\nlisten = \"127.0.0.1:80\"\nmembers = [\"a:1\"]\n\
+             member_tls = {{ certificate_names = [\"{name}\"] }}"
+        )
+    };
+    for name in [
+        "a.example",
+        "10.0.0.1",
+        "fe80::1",
+        "spiffe://a.example/b",
+        "urn:x",
+    ] {
+        assert!(parse("test.toml", &with(name)).is_ok(), "{name}");
+    }
+    for name in ["", "a b", "://a", "1a:b", "spiffe:", "a:b c"] {
+        one_error(
+            &with(name),
+            "test.toml:4:",
+            &["certificate_names", "a URI with a scheme"],
+        );
     }
 }
 
@@ -1566,7 +1640,7 @@ fn document_with(header: &str, line: &str) -> String {
             format!("[rule.x]\n{rule}{header}\n{origins}\n{line}")
         }
         "[rule.x.auth]" => {
-            let of_group = ["path", "copy_fields", "timeout"];
+            let of_group = ["path", "copy_fields", "login_page", "timeout"];
             let needed = match line.split(' ').next() {
                 Some("users_file" | "group") => "",
                 Some(key) if of_group.contains(&key) => "group = \"login\"",
@@ -1695,16 +1769,16 @@ fn a_cookie_binds_clients_of_http_rules_by_a_name_of_its_own() {
     let group = rule("sticky = true").unwrap();
     assert_eq!(group.settings.granularity, Granularity::PerSession);
     let sticky = group.sticky.unwrap();
-    let cookie = sticky.cookie_of("w");
+    let cookie = sticky.name_of("w");
     assert_eq!(cookie, "evenkeel-49743dfc", "balancers agree on it");
-    assert_ne!(cookie, sticky.cookie_of("v"));
+    assert_ne!(cookie, sticky.name_of("v"));
     assert_eq!(rule("sticky = false").unwrap().sticky, None);
     // Alerts move clients bit by bit, not in a pulse: nobody can count them.
     let group = rule("sticky = true\ngranularity = \"on_demand\"").unwrap();
     assert!(!group.settings.alert.pulses);
     let group = rule("sticky = { cookie = \"at\", key_file = \"k\" }").unwrap();
     let sticky = group.sticky.unwrap();
-    assert_eq!(sticky.cookie_of("w"), "at");
+    assert_eq!(sticky.name_of("w"), "at");
     assert_eq!(sticky.key_file.unwrap().path, Path::new("/etc/k"));
     let other = |sticky| {
         let other = format!("[group.x]\nmembers = [\"b:80\"]\nsticky = {{ cookie = {sticky:?} }}");
@@ -1727,8 +1801,24 @@ fn a_cookie_binds_clients_of_http_rules_by_a_name_of_its_own() {
         ),
         ("sticky = 1".into(), "allowed: a table, or true"),
         (
+            "sticky = { header = \"X-S\", max_age = \"1h\" }".into(),
+            "rule.w.sticky.max_age: `header` is set, so there is no cookie",
+        ),
+        (
+            "sticky = { header = \"Content-Length\" }".into(),
+            "the name of a header field that has no meaning of its own",
+        ),
+        (
             "sticky = { cookie = \"a b\" }".into(),
             "the name of a cookie",
+        ),
+        (
+            "sticky = { cookie_path = \"shop\" }".into(),
+            "allowed: a path",
+        ),
+        (
+            "sticky = { cookie_path = \"/; Domain=a.example\" }".into(),
+            "allowed: a path",
         ),
         ("sticky = { max_age = \"0s\" }".into(), "out of range"),
         ("sticky = { same_site = \"any\" }".into(), "strict"),
@@ -2117,6 +2207,18 @@ fn a_group_may_be_asked_in_place_of_a_file() {
         ),
         ("auth = { group = 'login', realm = 'a' }", "has no effect"),
         ("auth = { users_file = 'u', path = '/' }", "without `group`"),
+        (
+            "auth = { users_file = 'u', login_page = '/login' }",
+            "without `group`",
+        ),
+        (
+            "auth = { group = 'login', login_page = '//a.example/' }",
+            "allowed: an address",
+        ),
+        (
+            "auth = { group = 'login', login_page = '/{user}' }",
+            "allowed: an address",
+        ),
         (
             "auth = { users_file = 'u', copy_fields = ['X-A'] }",
             "without `group`",
@@ -3014,6 +3116,8 @@ fn udp_rules_have_what_they_need_and_nothing_else() {
     assert!(config.warnings.is_empty(), "{:?}", config.warnings);
     let config = udp("idle_timeout = \"10m\"").unwrap();
     assert_eq!(config.rules[0].timeouts.idle, Duration::from_secs(600));
+    let config = udp("source = \"client\"").unwrap();
+    assert_eq!(config.groups[0].source, crate::Source::Client);
     for (more, complaint) in [
         ("tls = { certificates = \"c\" }", "no such key"),
         ("accept_proxy = [\"10.0.0.0/8\"]", "no such key"),
@@ -3027,7 +3131,6 @@ fn udp_rules_have_what_they_need_and_nothing_else() {
         ("limits = { max_lifetime = \"1h\" }", "no such limit"),
         ("member_tls = true", "cannot use"),
         ("send_proxy = \"v2\"", "cannot use"),
-        ("source = \"client\"", "cannot use"),
         ("chooser = { url = \"http://a/\" }", "cannot use"),
         ("udp = { session = \"flow\" }", "flow"),
     ] {

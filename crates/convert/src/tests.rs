@@ -320,6 +320,10 @@ fn backends_of_haproxy_become_groups() {
             r#"sticky = { cookie = "server" }"#,
         ),
         (
+            "cookie s insert maxidle 30m maxlife 7200",
+            r#"sticky = { cookie = "s", max_idle = "30m", max_life = "2h" }"#,
+        ),
+        (
             "server b 10.0.0.2:80 check",
             r#"health_check = { type = "tcp" }"#,
         ),
@@ -344,7 +348,7 @@ fn backends_of_haproxy_become_groups() {
         ),
         (
             "retries 3\n retry-on 502 503",
-            "retry_statuses = [502, 503]",
+            "retry_statuses = [502, 503]\nretry_same_member = true",
         ),
         ("timeout queue 500", r#"queue_timeout = "500ms""#),
     ] {

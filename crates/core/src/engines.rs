@@ -2,17 +2,17 @@
 
 use std::fmt;
 use std::io::{self, Read, Write};
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use evenkeel_inference::group::{AnswerEnd, EngineGroup, GroupSettings, RequestPlan, SentRequest};
 use evenkeel_inference::handover::{self, CopiedEntries};
+use evenkeel_inference::labels::RequestLabels;
 use evenkeel_inference::memory::PredictionResult;
-use evenkeel_inference::usage::Usage;
 
+use crate::engine_counts::{AnswerTimes, EngineCounts};
 use crate::engine_traffic::EngineTraffic;
 use crate::engine_work::{EngineWork, WorkElsewhere};
-use crate::histogram::{Histogram, Latencies};
 use crate::member::MemberId;
 use crate::time::Instant;
 
@@ -24,146 +24,6 @@ pub const MAX_ENGINES: usize = 1024;
 
 /// Seconds in which all sets of the index are cleared once.
 const SWEEP_SECONDS: usize = 64;
-
-/// Part of a request's prompt that was read before a member was chosen.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PromptPart {
-    /// All of the prompt.
-    Whole,
-    /// The beginning of the prompt: the request is too long, or its body comes too late.
-    Beginning,
-    /// Nothing: the client sends the body only after a member has answered with a 100 (Continue), or too late.
-    Unread,
-    /// Nothing: the body is compressed.
-    Compressed,
-    /// Nothing: the body is not JSON, or has no prompt.
-    NoPrompt,
-    /// Nothing: engines may see another prompt, as a key occurs twice or is written with escapes.
-    Ambiguous,
-    /// Nothing: the body is not understood in or behind the prompt, and engines may see another one.
-    Broken,
-}
-
-impl PromptPart {
-    /// All parts.
-    pub const ALL: [PromptPart; 7] = [
-        PromptPart::Whole,
-        PromptPart::Beginning,
-        PromptPart::Unread,
-        PromptPart::Compressed,
-        PromptPart::NoPrompt,
-        PromptPart::Ambiguous,
-        PromptPart::Broken,
-    ];
-
-    /// Name in metrics.
-    pub const fn name(self) -> &'static str {
-        match self {
-            PromptPart::Whole => "whole",
-            PromptPart::Beginning => "beginning",
-            PromptPart::Unread => "unread",
-            PromptPart::Compressed => "compressed",
-            PromptPart::NoPrompt => "no_prompt",
-            PromptPart::Ambiguous => "ambiguous",
-            PromptPart::Broken => "broken",
-        }
-    }
-}
-
-/// Kind of tokens that are counted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum TokenKind {
-    /// Tokens of prompts, as engines have counted them.
-    Prompt,
-    /// Tokens of prompts which engines have not needed to read, as the engines have counted them.
-    Cached,
-    /// Tokens of prompts which the strategy has expected to be cached, of requests whose engines say how many were.
-    ExpectedCached,
-    /// Tokens of answers, as engines have counted them.
-    Output,
-}
-
-impl TokenKind {
-    /// All kinds.
-    pub const ALL: [TokenKind; 4] = [
-        TokenKind::Prompt,
-        TokenKind::Cached,
-        TokenKind::ExpectedCached,
-        TokenKind::Output,
-    ];
-
-    /// Name in metrics.
-    pub const fn name(self) -> &'static str {
-        match self {
-            TokenKind::Prompt => "prompt",
-            TokenKind::Cached => "cached",
-            TokenKind::ExpectedCached => "expected_cached",
-            TokenKind::Output => "output",
-        }
-    }
-}
-
-/// Counts of prompts and tokens since the pool was created.
-#[derive(Debug, Default)]
-pub struct EngineCounts {
-    prompts: [AtomicU64; PromptPart::ALL.len()],
-    tokens: [AtomicU64; TokenKind::ALL.len()],
-    requests: Histogram,
-    first_tokens: Histogram,
-    later_tokens: Histogram,
-}
-
-impl EngineCounts {
-    /// Counts a request, by the part of its prompt that was read.
-    pub fn count_prompt(&self, part: PromptPart) {
-        add_count(self.prompts.get(part as usize), 1);
-    }
-
-    /// Number of requests of whose prompts this part was read.
-    pub fn prompt_count(&self, part: PromptPart) -> u64 {
-        read_count(self.prompts.get(part as usize))
-    }
-
-    /// Number of tokens of a kind.
-    pub fn token_count(&self, kind: TokenKind) -> u64 {
-        read_count(self.tokens.get(kind as usize))
-    }
-
-    /// Times from the arrival of a request to the end of its answer, of complete answers.
-    pub fn request_times(&self) -> Latencies {
-        self.requests.copy_latencies()
-    }
-
-    /// Times from the arrival of a request to the first token of its answer, of complete streams.
-    pub fn first_token_times(&self) -> Latencies {
-        self.first_tokens.copy_latencies()
-    }
-
-    /// Mean times for each token after the first one, of complete streams with several tokens.
-    pub fn later_token_times(&self) -> Latencies {
-        self.later_tokens.copy_latencies()
-    }
-
-    fn count_usage(&self, usage: &Usage, expected: f32) {
-        let add = |kind: TokenKind, tokens| add_count(self.tokens.get(kind as usize), tokens);
-        add(TokenKind::Prompt, u64::from(usage.prompt_tokens));
-        add(TokenKind::Output, u64::from(usage.output_tokens));
-        if let Some(cached) = usage.cached_tokens {
-            add(TokenKind::Cached, u64::from(cached));
-            add(TokenKind::ExpectedCached, expected as u64);
-        }
-    }
-}
-
-fn add_count(count: Option<&AtomicU64>, more: u64) {
-    if let Some(count) = count {
-        count.fetch_add(more, Ordering::Relaxed);
-    }
-}
-
-fn read_count(count: Option<&AtomicU64>) -> u64 {
-    count.map_or(0, |count| count.load(Ordering::Relaxed))
-}
 
 /// Engines of a group. A member keeps its number as long as the member exists.
 #[derive(Debug)]
@@ -319,6 +179,7 @@ pub struct EngineRequest {
     pool: Arc<EnginePool>,
     sent: SentRequest,
     charge: Option<ShareCharge>,
+    labels: RequestLabels,
     is_stream: bool,
     is_over: bool,
 }
@@ -336,6 +197,7 @@ impl EngineRequest {
             pool: Arc::clone(pool),
             sent,
             charge: None,
+            labels: *plan.labels(),
             is_stream: plan.is_stream(),
             is_over: false,
         }))
@@ -344,6 +206,13 @@ impl EngineRequest {
     /// True if the answer comes as a stream of events. The first token of any other answer cannot be seen.
     pub fn is_stream(&self) -> bool {
         self.is_stream
+    }
+
+    /// Notes that the answer is a stream of events, also if the request was not known to ask for one.
+    pub fn begin_stream(&mut self, now: Instant) {
+        self.is_stream = true;
+        let group = &self.pool.group;
+        group.begin_stream(&mut self.sent, now.as_nanos());
     }
 
     /// Takes events with parts of the answer.
@@ -393,21 +262,19 @@ impl EngineRequest {
         if !end.is_complete {
             return;
         }
-        let counts = &self.pool.counts;
-        counts.requests.add_latency(now.since(asked));
-        let Some(first) = self.first_token() else {
-            return;
-        };
-        let to_first = first.since(asked);
-        counts.first_tokens.add_latency(to_first);
+        let to_first = self.first_token().map(|first| first.since(asked));
         let said = end.usage.map(|usage| u64::from(usage.output_tokens));
         let tokens = said.filter(|tokens| *tokens > 0).unwrap_or(end.events);
         let later = u32::try_from(tokens.saturating_sub(1)).unwrap_or(u32::MAX);
-        let for_each = now.since(first).checked_div(later);
-        if let Some(time) = for_each {
-            counts.later_tokens.add_latency(time);
-        }
-        if let Some(traffic) = self.traffic() {
+        let writing = self.first_token().map(|first| now.since(first));
+        let for_each = writing.and_then(|time| time.checked_div(later));
+        let times = AnswerTimes {
+            request: now.since(asked),
+            first_token: to_first,
+            later_token: for_each,
+        };
+        self.pool.counts.count_times(&self.labels, &times);
+        if let (Some(traffic), Some(to_first)) = (self.traffic(), to_first) {
             traffic.add_times(to_first, for_each);
         }
     }
@@ -419,7 +286,7 @@ impl EngineRequest {
         }
         if let Some(usage) = &end.usage {
             let expected = self.sent.expected_cached(usage);
-            self.pool.counts.count_usage(usage, expected);
+            self.pool.counts.count_usage(&self.labels, usage, expected);
             if let Some(traffic) = self.traffic() {
                 traffic.count_usage(usage, self.is_stream);
             }

@@ -1,6 +1,7 @@
 //! Key of a request for strategies that give the same member to equal requests.
 
 use std::fmt;
+use std::net::IpAddr;
 use std::str::FromStr;
 
 /// Longest name of a field or a cookie in bytes.
@@ -72,6 +73,14 @@ impl fmt::Display for Key {
 pub fn hash(bytes: &[u8]) -> u64 {
     let step = |hash: u64, &byte: &u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01B3);
     mix(bytes.iter().fold(0xCBF2_9CE4_8422_2325, step))
+}
+
+/// The hash of a client's address. An IPv4 address and its IPv6-mapped form are the same client.
+pub fn hash_address(address: IpAddr) -> u64 {
+    match address.to_canonical() {
+        IpAddr::V4(v4) => hash(&v4.octets()),
+        IpAddr::V6(v6) => hash(&v6.octets()),
+    }
 }
 
 /// The finaliser of SplitMix64 (Steele, Lea and Flood, "Fast Splittable Pseudorandom

@@ -14,6 +14,11 @@ pub enum Form {
     },
     /// Members take turns in proportion to their weights.
     Turns,
+    /// The member with the lowest score for the client's address, by [`hash_terms`](crate::hash_terms).
+    Hash {
+        /// Most connections at a member, relative to the average; infinite is no bound.
+        bound: f32,
+    },
     /// Decisions need more than terms: requests, or answers of members.
     Own,
 }
@@ -50,13 +55,18 @@ pub fn scale_growth(growth: f32) -> u32 {
 /// Makes whole numbers of costs: the lowest is 65,536, and costs above 65,535 times the lowest are like that. A cost
 /// that is no positive number counts as the highest.
 pub fn scale_costs(costs: &[f32], bases: &mut Vec<u32>) {
+    scale_costs_to(costs, LEAST_BASE, bases);
+}
+
+/// Makes whole numbers of costs like [`scale_costs`], of which the lowest is `least`.
+pub fn scale_costs_to(costs: &[f32], least: f32, bases: &mut Vec<u32>) {
     let usable = |cost: f32| (cost.is_finite() && cost > 0.0).then_some(cost);
     let lowest = costs.iter().copied().filter_map(usable);
     let lowest = lowest.fold(f32::INFINITY, f32::min);
     bases.clear();
     bases.extend(costs.iter().map(|cost| match usable(*cost) {
         // Conversions end at the largest number.
-        Some(cost) => ((cost / lowest) * LEAST_BASE) as u32,
+        Some(cost) => ((cost / lowest) * least) as u32,
         None => u32::MAX,
     }));
 }
@@ -70,15 +80,16 @@ pub fn count_places(connections: u64, growth: u32) -> u64 {
     }
 }
 
-/// Returns the score of a member, of which the lowest is chosen; `None` if the member may not get a connection.
-/// `last` is the time of the last turn.
+/// Returns the score of a member, of which the lowest is chosen; `None` if the member may not get a connection, or
+/// the form has no such scores. `last` is the time of the last turn.
 pub fn score_seat(seat: &Seat, form: Form, growth: u32, last: u64) -> Option<u64> {
-    if seat.own >= seat.room || form == Form::Own {
+    if seat.own >= seat.room {
         return None;
     }
     Some(match form {
+        Form::Own | Form::Hash { .. } => return None,
         Form::Turns => seat.next_turn.max(last),
-        _ => {
+        Form::Score { .. } => {
             let places = count_places(u64::from(seat.own) + u64::from(seat.others), growth);
             match places >> 32 {
                 0 => u64::from(seat.base) * places,

@@ -14,7 +14,7 @@ use std::io;
 use std::os::unix::fs::{MetadataExt, fchown};
 use std::path::{Path, PathBuf, absolute};
 
-use evenkeel_config::{Config, Source};
+use evenkeel_config::{Config, Protocol, Source};
 use evenkeel_net::writable::{self, Unwritable};
 use nix::unistd::{Gid, Group, Uid, User, getegid, geteuid};
 use rustix::fs::{Access as FileAccess, CWD, Mode, OFlags, ResolveFlags, access, openat2};
@@ -360,6 +360,14 @@ fn capabilities_to_keep(config: &Config) -> io::Result<CapabilitySet> {
             true => CapabilitySet::NET_RAW,
             false => CapabilitySet::NET_ADMIN,
         };
+    }
+    // Errors of ICMP to clients.
+    if config
+        .rules
+        .iter()
+        .any(|rule| rule.protocol == Protocol::Udp)
+    {
+        needs |= CapabilitySet::NET_RAW;
     }
     Ok(has & needs)
 }

@@ -177,11 +177,9 @@ pub(crate) fn list_subsystems(
     let gossip = evenkeel_fleet::Gossip::new(clock).map_err(cannot("fleet"))?;
     #[cfg(feature = "fleet")]
     gossip.set_copy_queues(forwarding.copy_queues());
-    let mut all: Vec<Arc<dyn Service>> = vec![
-        Arc::new(evenkeel_acme::Acme::default()),
-        Arc::new(evenkeel_kubernetes::Endpoints::default()),
-        Arc::new(evenkeel_kubernetes::NodeZone::default()),
-        Arc::new(evenkeel_kubernetes::Gateways::default()),
+    let mut all: Vec<Arc<dyn Service>> = vec![Arc::new(evenkeel_acme::Acme::default())];
+    all.extend(evenkeel_kubernetes::list_subsystems());
+    let others: Vec<Arc<dyn Service>> = vec![
         Arc::new(Negotiator::new(clock)),
         Arc::new(Reporting::new(clock).map_err(cannot("broker"))?),
         #[cfg(feature = "corba")]
@@ -194,6 +192,7 @@ pub(crate) fn list_subsystems(
         Arc::new(Steering::new(clock)),
         Arc::new(forwarding),
     ];
+    all.extend(others);
     all.extend(evenkeel_report::sources(clock).map_err(cannot("load sources"))?);
     Ok(all)
 }

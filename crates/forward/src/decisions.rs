@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use evenkeel_core::group::{Decision, Group};
+use evenkeel_core::hash_terms::{LEAST_BASE, OVER_BOUND};
 use evenkeel_core::time::Instant;
 use evenkeel_core::trace::{Candidate, Explanation};
 use evenkeel_kernel::forward::{self as kernel, Family};
@@ -18,6 +19,12 @@ const PARTS: f64 = 256.0;
 
 /// Form of decisions by the time of turns.
 const TURNS: u32 = 2;
+
+/// Form of decisions by a hash of the client's address.
+const BY_HASH: u32 = 3;
+
+/// Logarithm of a chance of one half.
+const LOGARITHM: f64 = 67_108_864.0;
 
 /// Returns a decision for people. `find_address` finds the address of a seat.
 pub(crate) fn describe_decision(
@@ -51,6 +58,7 @@ pub(crate) fn describe_decision(
         let score = candidate.score?;
         Some(match told.form {
             TURNS => score.saturating_sub(best) as f64 / UNIT,
+            BY_HASH => (score & !OVER_BOUND) as f64 / LOGARITHM / f64::from(LEAST_BASE),
             _ => score as f64 / UNIT / PARTS,
         })
     };
@@ -113,6 +121,9 @@ fn write_notes(
         (Some((name, score)), Some(best)) if told.form == TURNS => {
             format!("next after it: {name}, {:.3} turns later", score - best)
         }
+        (Some((name, _)), _) if told.form == BY_HASH => {
+            format!("next after it for this client's address: {name}")
+        }
         (Some((name, score)), Some(best)) if best > 0.0 && score > best => {
             let more = (score / best - 1.0) * 100.0;
             format!("next after it: {name}, with a cost that is {more:.1} % higher")
@@ -140,9 +151,18 @@ fn describe_candidate(
     if *requests > 0 {
         connections += &format!(", {requests} requests under way");
     }
-    if candidate.score.is_some() {
+    if let Some(score) = candidate.score {
         let base = f64::from(*base) / UNIT;
         return match told.form {
+            BY_HASH => {
+                let weight = f64::from(LEAST_BASE) / f64::from(candidate.base);
+                let over = if score >= OVER_BOUND {
+                    "; over the bound"
+                } else {
+                    ""
+                };
+                format!("weight {weight:.3}; {connections}{over}")
+            }
             TURNS => format!("a turn every {base:.3}; {connections}"),
             _ => format!("cost of one connection {base:.3}; {connections}"),
         };

@@ -7,12 +7,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use evenkeel_core::group::Group;
+use evenkeel_core::hash_terms::scale_bound;
 use evenkeel_core::terms::{Form, scale_growth};
 use evenkeel_core::time::Instant;
 use evenkeel_kernel::bpf::BpfError;
 use evenkeel_kernel::forward::{
-    self as kernel, Event, Family, Forwarder, GROUP_SEATS, GROUPS, GroupTerms, Listener, OUTCOMES,
-    Place, Step, Terms,
+    self as kernel, Event, Family, Forwarder, GROUPS, GroupTerms, Listener, OUTCOMES, Place, Step,
+    Terms,
 };
 use evenkeel_limits::memory::MemoryBound;
 use evenkeel_net::Clock;
@@ -50,6 +51,9 @@ const CONNECTIONS_PER_SWEEP: usize = 262_144;
 
 /// Time without a packet after which a connection of a rule that is gone is removed.
 pub(crate) const IDLE: Duration = Duration::from_secs(600);
+
+/// Form of decisions by hash, in [`GroupTerms`].
+const BY_HASH: u32 = 3;
 
 /// Group that the kernel has the terms of.
 #[derive(Clone, Debug)]
@@ -89,7 +93,7 @@ pub(crate) struct Engine {
     /// Connections in programs of other versions.
     left_before: usize,
     buffers: Buffers,
-    /// Groups that were reported as too large, or as having a strategy that cannot decide in the kernel.
+    /// Groups that were reported as having a strategy that cannot decide in the kernel.
     reported: HashSet<Arc<str>>,
     pub(crate) records: Records,
     pub(crate) requests: Requests,
@@ -286,16 +290,20 @@ impl Engine {
         match form {
             Form::Score { growth } => (terms.form, terms.growth) = (1, scale_growth(growth)),
             Form::Turns => terms.form = 2,
+            Form::Hash { bound } => (terms.form, terms.bound) = (BY_HASH, scale_bound(bound)),
             Form::Own => {}
         }
-        if members.len() > GROUP_SEATS {
-            terms.form = 0;
-        }
-        if terms.form == 0 && self.reported.insert(Arc::clone(name)) {
+        // Rows go by ports, too.
+        let is_proxied = terms.form == 0 || terms.form == BY_HASH && rule.anycast;
+        if is_proxied && self.reported.insert(Arc::clone(name)) {
+            let what = if terms.form == 0 {
+                "group"
+            } else {
+                "group's rules with anycast"
+            };
             warn!(
                 group = &**name,
-                "the proxy serves all connections of the group: the kernel cannot decide for the strategy {}, or for \
-                 more than {GROUP_SEATS} members",
+                "the proxy serves all connections of the {what}: the kernel cannot decide for the strategy {}",
                 group.strategy().name
             );
         }
@@ -329,7 +337,7 @@ impl Engine {
         members: &[MemberTerms],
         now: Instant,
     ) -> Result<(), BpfError> {
-        if terms.form != 0 {
+        if terms.form != 0 && terms.form != BY_HASH {
             let owner = hash_name(name);
             let find_seat = |at| self.seats.get(&(owner, at)).copied();
             self.rows

@@ -42,6 +42,8 @@ impl Engine {
             others,
             room: member.limit.saturating_sub(others),
             must_leave: member.must_leave,
+            name_hash: member.name_hash,
+            weight: member.weight,
         };
         let mut is_written = known == Some(next);
         if !is_written {

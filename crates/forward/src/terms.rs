@@ -6,8 +6,10 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use evenkeel_control::shares::{self, ServiceState, TargetShare};
 use evenkeel_core::address::Address;
 use evenkeel_core::group::{Group, Request};
+use evenkeel_core::hash_terms::{self, weigh_base};
+use evenkeel_core::key;
 use evenkeel_core::member::{Member, Reason};
-use evenkeel_core::terms::{Form, scale_costs};
+use evenkeel_core::terms::{Form, scale_costs, scale_costs_to};
 use evenkeel_core::time::Instant;
 use evenkeel_kernel::forward::Terms;
 
@@ -25,6 +27,9 @@ pub(crate) struct MemberTerms {
     pub(crate) limit: u32,
     /// True if clients with sessions of UDP go to other members.
     pub(crate) must_leave: bool,
+    /// Hash of the member's name, and the member's weight, for decisions by hash; else 0.
+    pub(crate) name_hash: u64,
+    pub(crate) weight: u32,
 }
 
 /// Returns the address of a member or a listener that the kernel can forward for.
@@ -63,7 +68,8 @@ pub(crate) fn find_terms(
     shares::observe_members(group, now, seen);
     let request = Request::at_time(now);
     let mut form = group.fill_costs(&group.view_for(&request), costs);
-    if group.ranks().is_some() && form != Form::Own {
+    let is_hashed = matches!(form, Form::Hash { .. });
+    if group.ranks().is_some() && form != Form::Own && !is_hashed {
         // The share of each zone is in the weights.
         form = Form::Turns;
     }
@@ -88,7 +94,10 @@ pub(crate) fn find_terms(
             *cost = f32::INFINITY;
         }
     }
-    scale_costs(costs, bases);
+    match is_hashed {
+        true => scale_costs_to(costs, hash_terms::LEAST_BASE, bases),
+        false => scale_costs(costs, bases),
+    }
     let ends_sessions = Reason::ENDS_SESSIONS & !overridden;
     let members = members.zip(&*bases).enumerate();
     let members = members.filter_map(|(index, ((member, share), base))| {
@@ -101,6 +110,12 @@ pub(crate) fn find_terms(
             in_flight: member.slot.in_flight(),
             limit: if serves(member, share) { limit } else { 0 },
             must_leave: member.slot.reason_bits() & ends_sessions != 0,
+            name_hash: if is_hashed {
+                key::hash(member.name.as_bytes())
+            } else {
+                0
+            },
+            weight: if is_hashed { weigh_base(*base) } else { 0 },
         })
     });
     (form, members.collect())
@@ -115,6 +130,8 @@ pub(crate) fn free_terms() -> Terms {
         others: 0,
         room: 0,
         must_leave: false,
+        name_hash: 0,
+        weight: 0,
     }
 }
 

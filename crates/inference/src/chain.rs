@@ -10,6 +10,9 @@
 //! prompt, then the messages. The last block of tools and system prompt may be short; the short rest of the messages is
 //! in no block, because the next turn of the conversation continues it.
 //!
+//! A picture, a sound or a file counts as a text of [`MOST_MEDIA_BYTES`] bytes at most, whatever its length: its first
+//! bytes, and a hash of the others.
+//!
 //! The hash is foldhash with a secret key: it hashes several bytes per clock cycle, where SipHash hashes about one, and
 //! is kept by the maintainers of the standard library's hash map. It is not made to withstand somebody who can see
 //! hashes; nobody sees these. A collision makes the balancer guess wrongly what a member remembers, which costs time and
@@ -20,6 +23,7 @@ use std::hash::Hasher as _;
 use foldhash::SharedSeed;
 use foldhash::quality::FoldHasher;
 
+use crate::media::MOST_MEDIA_BYTES;
 use crate::scanner::{Part, PartSink};
 
 /// Bytes of a block: about 128 tokens.
@@ -100,9 +104,75 @@ pub struct ChainBuilder {
     /// Hashes of the parts, in the order of [`Part`].
     parts: [PartHashes; 5],
     /// Block of the current part that is not full yet.
-    open_block: [u8; BLOCK_BYTES],
-    open_bytes: usize,
+    open: OpenBlock,
+    media: OpenMedia,
+    /// Bytes of media that do not count.
+    uncounted_bytes: u64,
     links: Vec<u64>,
+}
+
+/// Block that is not full yet.
+#[derive(Clone, Debug)]
+struct OpenBlock {
+    bytes: [u8; BLOCK_BYTES],
+    filled: usize,
+}
+
+impl OpenBlock {
+    const EMPTY: Self = OpenBlock {
+        bytes: [0; BLOCK_BYTES],
+        filled: 0,
+    };
+
+    /// Takes bytes, and gives `take` each block that is full.
+    fn add_bytes(&mut self, bytes: &[u8], mut take: impl FnMut(&[u8])) {
+        let room = BLOCK_BYTES - self.filled.min(BLOCK_BYTES);
+        let mut rest = bytes;
+        if self.filled > 0 {
+            let (head, tail) = rest.split_at(rest.len().min(room));
+            self.append(head);
+            rest = tail;
+            if self.filled == BLOCK_BYTES {
+                take(&self.bytes);
+                self.filled = 0;
+            }
+        }
+        let blocks = rest.chunks_exact(BLOCK_BYTES);
+        let tail = blocks.remainder();
+        blocks.for_each(take);
+        self.append(tail);
+    }
+
+    fn append(&mut self, bytes: &[u8]) {
+        let end = self.filled.saturating_add(bytes.len());
+        if let Some(place) = self.bytes.get_mut(self.filled..end) {
+            place.copy_from_slice(bytes);
+            self.filled = end;
+        }
+    }
+
+    /// Bytes that are in no full block.
+    fn rest(&self) -> &[u8] {
+        self.bytes.get(..self.filled).unwrap_or_default()
+    }
+}
+
+/// Picture, sound or file that is read now.
+#[derive(Clone, Debug)]
+struct OpenMedia {
+    /// Bytes of it so far.
+    length: u64,
+    /// Hash of the full blocks among the bytes that do not count.
+    hash: u64,
+    open: OpenBlock,
+}
+
+impl OpenMedia {
+    const EMPTY: Self = OpenMedia {
+        length: 0,
+        hash: 0,
+        open: OpenBlock::EMPTY,
+    };
 }
 
 impl ChainBuilder {
@@ -111,8 +181,9 @@ impl ChainBuilder {
         ChainBuilder {
             key,
             parts: Default::default(),
-            open_block: [0; BLOCK_BYTES],
-            open_bytes: 0,
+            open: OpenBlock::EMPTY,
+            media: OpenMedia::EMPTY,
+            uncounted_bytes: 0,
             links: Vec::new(),
         }
     }
@@ -120,7 +191,11 @@ impl ChainBuilder {
     /// Forgets the request, and keeps the memory for the next one.
     pub fn reset(&mut self) {
         self.parts.iter_mut().for_each(PartHashes::clear);
-        self.open_bytes = 0;
+        self.open.filled = 0;
+        self.media.length = 0;
+        self.media.hash = 0;
+        self.media.open.filled = 0;
+        self.uncounted_bytes = 0;
         self.links.clear();
     }
 
@@ -128,6 +203,11 @@ impl ChainBuilder {
     pub fn prompt_bytes(&self) -> u64 {
         let [tools, system, prompt, ..] = &self.parts;
         tools.total_bytes + system.total_bytes + prompt.total_bytes
+    }
+
+    /// Bytes of pictures, sounds and files so far that do not count.
+    pub fn uncounted_bytes(&self) -> u64 {
+        self.uncounted_bytes
     }
 
     /// Hash of the model's name; 0 if the request names none.
@@ -177,7 +257,7 @@ impl PartSink for ChainBuilder {
         if let Some(hashes) = self.parts.get_mut(part as usize) {
             hashes.clear();
         }
-        self.open_bytes = 0;
+        self.open.filled = 0;
     }
 
     fn add_bytes(&mut self, part: Part, bytes: &[u8]) {
@@ -185,44 +265,42 @@ impl PartSink for ChainBuilder {
             return;
         };
         hashes.total_bytes += bytes.len() as u64;
-        let room = BLOCK_BYTES - self.open_bytes.min(BLOCK_BYTES);
-        let mut rest = bytes;
-        if self.open_bytes > 0 {
-            let (head, tail) = rest.split_at(rest.len().min(room));
-            self.open_bytes += append(&mut self.open_block, self.open_bytes, head);
-            rest = tail;
-            if self.open_bytes == BLOCK_BYTES {
-                hashes.push(&self.open_block, &self.key);
-                self.open_bytes = 0;
-            }
+        let key = &self.key;
+        self.open.add_bytes(bytes, |block| hashes.push(block, key));
+    }
+
+    fn add_media(&mut self, part: Part, bytes: &[u8]) {
+        let left = MOST_MEDIA_BYTES.saturating_sub(self.media.length);
+        let counted = usize::try_from(left).unwrap_or(usize::MAX);
+        let (counted, others) = bytes.split_at(bytes.len().min(counted));
+        self.media.length = self.media.length.saturating_add(bytes.len() as u64);
+        self.uncounted_bytes = self.uncounted_bytes.saturating_add(others.len() as u64);
+        self.add_bytes(part, counted);
+        let (key, hash) = (&self.key, &mut self.media.hash);
+        let link = |block: &[u8]| *hash = key.link(*hash, key.hash_block(block));
+        self.media.open.add_bytes(others, link);
+    }
+
+    fn end_media(&mut self, part: Part) {
+        if self.media.length > MOST_MEDIA_BYTES {
+            let last = self.key.hash_block(self.media.open.rest());
+            let hash = self.key.link(self.media.hash, last);
+            self.add_bytes(part, &hash.to_le_bytes());
         }
-        let blocks = rest.chunks_exact(BLOCK_BYTES);
-        let tail = blocks.remainder();
-        blocks.for_each(|block| hashes.push(block, &self.key));
-        self.open_bytes += append(&mut self.open_block, self.open_bytes, tail);
+        self.media.length = 0;
+        self.media.hash = 0;
+        self.media.open.filled = 0;
     }
 
     fn end_part(&mut self, part: Part) {
-        let open_block = self.open_block.get(..self.open_bytes);
         let hashes = self.parts.get_mut(part as usize);
-        if let (Some(hashes), Some(block)) = (hashes, open_block)
+        if let Some(hashes) = hashes
             && part != Part::Prompt
-            && !block.is_empty()
+            && self.open.filled > 0
         {
-            hashes.push(block, &self.key);
+            hashes.push(self.open.rest(), &self.key);
         }
-        self.open_bytes = 0;
-    }
-}
-
-/// Copies `bytes` into a block in which `filled` bytes are; returns the number of bytes copied.
-fn append(block: &mut [u8; BLOCK_BYTES], filled: usize, bytes: &[u8]) -> usize {
-    match block.get_mut(filled..filled.saturating_add(bytes.len())) {
-        Some(place) => {
-            place.copy_from_slice(bytes);
-            bytes.len()
-        }
-        None => 0,
+        self.open.filled = 0;
     }
 }
 
@@ -393,6 +471,44 @@ mod tests {
         assert_eq!(bytes, [0, 512, 1024, 1202, 1714, 2226, 2226]);
     }
 
+    /// Body with two pictures and a text behind each.
+    fn with_pictures(pictures: [&str; 2]) -> String {
+        let part = |number: usize, picture: &str| {
+            let text = text(number as u64, 1000);
+            format!(r#"{{"image_url":{{"url":"data:{picture}"}}}},{{"text":"{text}"}}"#)
+        };
+        let [one, two] = pictures;
+        let parts = [part(1, one), part(2, two)].join(",");
+        format!(r#"{{"messages":[{{"content":[{parts}]}}],"model":"m"}}"#)
+    }
+
+    #[test]
+    fn pictures_count_little_and_all_their_bytes_matter() {
+        let (small, large) = (text(7, 3000), text(8, 700_000));
+        let mut builder = scan(&with_pictures([&small, &large]));
+        let body = with_pictures([&small, ""]).len() as u64;
+        let prompt = body - r#"{"messages":,"model":"m"}"#.len() as u64;
+        // The small one counts in full, and the large one with a hash of the rest.
+        let counted = prompt + MOST_MEDIA_BYTES - 5 + 8;
+        assert_eq!(builder.prompt_bytes(), counted);
+        assert_eq!(builder.uncounted_bytes(), 700_005 - MOST_MEDIA_BYTES);
+        let chain = builder.link_blocks();
+        assert_eq!(chain.len() as u64, counted / BLOCK_BYTES as u64);
+        let of_large = |large: &str| links(&with_pictures([large, &small]));
+        let (one, again) = (of_large(&large), of_large(&large));
+        assert_eq!(one, again);
+        // A byte of the part that does not count changes what follows.
+        for place in [4096, 100_000, 699_999] {
+            let mut other = large.clone().into_bytes();
+            other[place] ^= 1;
+            let other = String::from_utf8(other).unwrap();
+            let equal = equal_links(&one, &of_large(&other));
+            assert!((7..=8).contains(&equal), "{place}: {equal}");
+        }
+        builder.reset();
+        assert_eq!(builder.uncounted_bytes(), 0);
+    }
+
     #[test]
     fn chains_are_bounded() {
         let prompt = text(1, (MAX_BLOCKS + 3) * BLOCK_BYTES);
@@ -425,13 +541,19 @@ mod tests {
     proptest! {
         #[test]
         fn pieces_do_not_matter(
-            parts in prop::collection::vec((0usize..5, 0usize..1600), 0..6),
+            parts in prop::collection::vec((0usize..6, 0usize..1600), 0..6),
             cuts: Vec<prop::sample::Index>,
         ) {
             let keys = ["tools", "system", "messages", "model", "cache_salt"];
             let fields: Vec<_> = parts
                 .iter()
-                .map(|(key, length)| format!("\"{}\":\"{}\"", keys[*key], text(*length as u64, *length)))
+                .map(|(key, length)| {
+                    let text = text(*length as u64, *length);
+                    match key {
+                        5 => format!(r#""input":[{{"content":[{{"image_url":"{text}{text}{text}{text}"}}]}}]"#),
+                        key => format!("\"{}\":\"{text}\"", keys[*key]),
+                    }
+                })
                 .collect();
             let body = format!("{{{}}}", fields.join(","));
             let mut scanner = Scanner::new();
@@ -446,6 +568,7 @@ mod tests {
             }
             let mut whole = scan(&body);
             prop_assert_eq!(builder.prompt_bytes(), whole.prompt_bytes());
+            prop_assert_eq!(builder.uncounted_bytes(), whole.uncounted_bytes());
             let (chain, whole) = (builder.link_blocks(), whole.link_blocks());
             prop_assert_eq!(chain.block_links(), whole.block_links());
             for blocks in 0..chain.len() {

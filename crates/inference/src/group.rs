@@ -13,6 +13,7 @@ use crate::cost::{
 use crate::expected::ExpectedTokens;
 use crate::fleet::FleetSpeed;
 use crate::index::Index;
+use crate::labels::RequestLabels;
 use crate::memory::{MemberMemory, Prediction, PredictionResult};
 use crate::queue::{MemberQueue, QueueEntry, QueueMean, QueueMoment};
 use crate::sent_prompts::SentPrompts;
@@ -88,6 +89,7 @@ pub struct RequestPlan<'a> {
     queued_seconds: AtomicU32,
     /// Hash of the client's key.
     owner: u64,
+    labels: RequestLabels,
 }
 
 /// Beginning of a prompt that a member holds.
@@ -137,6 +139,18 @@ impl RequestPlan<'_> {
     /// Hash of the client's key; 0 if none was set.
     pub fn owner(&self) -> u64 {
         self.owner
+    }
+
+    /// Sets the labels under which metrics show the request.
+    #[must_use]
+    pub fn with_labels(mut self, labels: RequestLabels) -> Self {
+        self.labels = labels;
+        self
+    }
+
+    /// Labels under which metrics show the request.
+    pub fn labels(&self) -> &RequestLabels {
+        &self.labels
     }
 
     /// Work of the request, as the costs know it.
@@ -256,6 +270,7 @@ impl EngineGroup {
             tokens_per_byte,
             queued_seconds: AtomicU32::new(0),
             owner: 0,
+            labels: RequestLabels::default(),
         }
     }
 
@@ -378,7 +393,8 @@ impl EngineGroup {
             true => queue.begin_request(unread as u64, queued, now_nanos),
             false => {
                 let reading = speeds.read * (queued + unread);
-                queue.begin_whole(unread as u64, speeds.delay + reading, now_nanos)
+                let first_token = speeds.delay + reading;
+                queue.begin_whole(unread as u64, queued, first_token, now_nanos)
             }
         };
         Some(SentRequest {
@@ -415,6 +431,13 @@ impl EngineGroup {
             let stamp = memory.advance_clock(u64::from(unread_tokens));
             self.index
                 .record_chain(links, member, stamp, &self.memories);
+        }
+    }
+
+    /// Notes that the answer is a stream of events, also if the request was not known to ask for one.
+    pub fn begin_stream(&self, request: &mut SentRequest, now_nanos: u64) {
+        if let Some(queue) = self.queues.get(request.member) {
+            queue.begin_stream(&mut request.queue, now_nanos);
         }
     }
 

@@ -258,12 +258,17 @@ impl Index {
             let memory = members.get(usize::from(holder.member));
             memory.is_some_and(|memory| memory.read_moment().may_hold_block(holder.stamp))
         });
-        for one in recorded.as_slice() {
+        // Members that have forgotten the beginning may fill the list: those that hold it come first.
+        let holding = matches.as_slice().iter();
+        let others = recorded.as_slice().iter();
+        let others = others.filter(|one| matches.blocks_of(usize::from(one.member)) == 0);
+        for one in holding.chain(others) {
             let member = usize::from(one.member);
             let Some(memory) = members.get(member) else {
                 continue;
             };
-            let blocks = [matches.blocks_of(member), one.blocks as usize];
+            let held = matches.blocks_of(member);
+            let blocks = [held, recorded.blocks_of(member).max(held)];
             let moment = memory.read_moment();
             let prediction = self.predict_blocks(links, member, &moment, blocks, &tokens_before);
             take(one.member, memory, &prediction);

@@ -8,6 +8,7 @@
 //! | module | content |
 //! |---|---|
 //! | [`scanner`] | model, prompt and settings in the JSON body of a request, wherever it is split |
+//! | [`media`] | pictures, sounds and files in the messages of a request |
 //! | [`chain`] | hashes of the prompt's blocks, each of which depends on all before |
 //! | [`usage`] | events of an answer, and the tokens that the engine has counted |
 //! | [`memory`], `kept` | how long a member remembers what it has read, and how surely |
@@ -17,6 +18,7 @@
 //! | [`tokens`] | tokens of a byte and of an answer, for each model |
 //! | [`cost`] | cost of a request at a member, and the choice |
 //! | [`share`] | tokens of a request in the share of its key |
+//! | [`labels`] | model and operation of a request in metrics |
 //! | [`group`] | all that is known of a group, and the steps of a request |
 //! | [`handover`] | all that is learnt, for a new process |
 //!
@@ -40,7 +42,7 @@
 //! | [`Progress`](scanner::Progress) is not `Running`, or the body has ended, or no more of it is kept | `proxy` | [`ChainBuilder::link_blocks`](chain::ChainBuilder::link_blocks), [`counted_as`](chain::Chain::counted_as) the bytes of the whole body, or [`Chain::unknown`](chain::Chain::unknown) with them if no prompt was found or engines may see another one; [`EngineGroup::plan_request`](group::EngineGroup::plan_request), once. The plan goes to `core` as a new field of `core::group::Request` |
 //! | a member is chosen, also for a retry | `core` | a [`Candidate`](cost::Candidate) for each member that may be picked (weight with slow start, failures as extra seconds, loads by the engine's metrics and by the fleet), [`EngineGroup::choose_member`](group::EngineGroup::choose_member); a closure gives each cost to `core::trace`. The cost is in seconds, so that late binding can compare a member that is full with one that is not. Then [`EngineGroup::learn_choice`](group::EngineGroup::learn_choice), unless the decision is only explained |
 //! | the request is sent | `core`, where the ticket is made | [`EngineGroup::begin_request`](group::EngineGroup::begin_request); the ticket keeps the [`SentRequest`](group::SentRequest) |
-//! | the head of the answer is here | `proxy` | [`UsageReader::new`](usage::UsageReader::new), with true if the media type is `text/event-stream` |
+//! | the head of the answer is here | `proxy` | [`UsageReader::new`](usage::UsageReader::new), with true if the media type is `text/event-stream`, and then [`EngineGroup::begin_stream`](group::EngineGroup::begin_stream): the scanner does not see `stream` in every body |
 //! | a part of the answer is here | `proxy` | [`UsageReader::feed_bytes`](usage::UsageReader::feed_bytes) and, if it counts events, [`EngineGroup::take_events`](group::EngineGroup::take_events) by the ticket. An answer to a request for a stream that is no event stream: one event at its first byte. [`SentRequest::skip_gap`](group::SentRequest::skip_gap) while the client takes nothing |
 //! | the answer has ended, or broken off | `core`, where the ticket ends | [`UsageReader::find_usage`](usage::UsageReader::find_usage), [`EngineGroup::finish_request`](group::EngineGroup::finish_request), always: also if the client has given up and if the ticket is dropped. [`AnswerEnd::is_complete`](group::AnswerEnd::is_complete) is false for anything but a whole answer with status 200. If the request has waited in a queue with shares by key, the proxy tells the queue [`SentRequest::share_tokens`](group::SentRequest::share_tokens) |
 //! | status 429 or 503, before the first token | `proxy` | [`EngineGroup::mark_full`](group::EngineGroup::mark_full) for half a second, then a retry at another member |
@@ -56,7 +58,8 @@
 //!
 //! # Limits
 //!
-//! - Pictures in a prompt (`data:` URLs) count by their bytes like text; the learnt tokens of a byte are a mean of both.
+//! - A picture, a sound or a file counts as a text of 4 KiB, whatever its size in pixels or seconds is; the learnt tokens
+//!   of a byte are a mean of texts and of these.
 //! - A compressed body is an unknown prompt. A compressed answer says neither events nor usage: do not offer
 //!   `Accept-Encoding` to members of such groups.
 //! - The first token of an answer that comes as a whole cannot be seen. Its prompt is in the queue
@@ -74,6 +77,8 @@ pub mod group;
 pub mod handover;
 pub mod index;
 mod kept;
+pub mod labels;
+pub mod media;
 pub mod memory;
 pub mod model_name;
 pub mod queue;
@@ -82,10 +87,11 @@ mod request_count;
 pub mod scanner;
 pub mod sent_prompts;
 pub mod share;
+mod short_text;
 pub mod speed;
 pub mod tokens;
 pub mod usage;
 
 /// Version of the hashes and of the meaning of all that is learnt. A new process takes over what the old one has learnt
 /// if both have the same version.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;

@@ -121,8 +121,15 @@ impl MemberQueue {
     }
 
     /// Counts a request whose answer comes as a whole. Its first token cannot be seen. The first token is expected after
-    /// `first_token_seconds`: until then the prompt is queued, and then the request counts as a stream.
-    pub fn begin_whole(&self, tokens: u64, first_token_seconds: f32, now_nanos: u64) -> QueueEntry {
+    /// `first_token_seconds`: until then the prompt is queued, and then the request counts as a stream. `queued_before` is
+    /// as in [`MemberQueue::begin_request`].
+    pub fn begin_whole(
+        &self,
+        tokens: u64,
+        queued_before: f32,
+        first_token_seconds: f32,
+        now_nanos: u64,
+    ) -> QueueEntry {
         self.streams.begin(now_nanos);
         self.count_begun(tokens);
         // Numbers that are too large become the largest one.
@@ -139,7 +146,7 @@ impl MemberQueue {
         QueueEntry {
             phase: Phase::Streaming,
             tokens,
-            queued_before: 0.0,
+            queued_before,
             sent_at: now_nanos,
             first_token_at: read_at,
             first_token_seconds: None,
@@ -148,6 +155,23 @@ impl MemberQueue {
             stalled_before: self.stalled_nanos.load(Ordering::Relaxed),
             gaps: Gaps::default(),
         }
+    }
+
+    /// Has a request whose answer was expected as a whole wait for its first token from now on, as its answer is a stream of
+    /// events.
+    pub fn begin_stream(&self, entry: &mut QueueEntry, now_nanos: u64) {
+        if !entry.is_whole || entry.is_over() {
+            return;
+        }
+        self.end_whole(entry, now_nanos);
+        self.queued_tokens
+            .fetch_add(entry.tokens, Ordering::Relaxed);
+        if self.waiting.begin(now_nanos) == 0 {
+            self.progress_at.fetch_max(entry.sent_at, Ordering::Relaxed);
+        }
+        entry.is_whole = false;
+        entry.phase = Phase::Waiting;
+        entry.first_token_at = entry.sent_at;
     }
 
     /// Counts the first token of a request. Returns the seconds since the request was sent; `None` if this is not the
@@ -234,16 +258,18 @@ impl MemberQueue {
         };
         match entry.phase {
             Phase::Waiting => self.leave_queue(entry, ended_at),
-            Phase::Streaming => {
-                self.streams.end(ended_at);
-                if entry.is_whole {
-                    subtract(&self.wholes, 1);
-                    subtract_long(&self.whole_tokens, entry.tokens);
-                }
-            }
+            Phase::Streaming if entry.is_whole => self.end_whole(entry, ended_at),
+            Phase::Streaming => self.streams.end(ended_at),
             Phase::Over => {}
         }
         entry.phase = Phase::Over;
+    }
+
+    /// Counts a request no longer whose answer comes as a whole.
+    fn end_whole(&self, entry: &QueueEntry, now_nanos: u64) {
+        self.streams.end(now_nanos);
+        subtract(&self.wholes, 1);
+        subtract_long(&self.whole_tokens, entry.tokens);
     }
 
     fn count_begun(&self, tokens: u64) {
@@ -533,8 +559,8 @@ mod tests {
             let moment = queue.read_moment(0.0, 0.5, now);
             (moment.queued_tokens, moment.waiting, moment.streams)
         };
-        let mut one = queue.begin_whole(2, 1.0, 0);
-        let mut two = queue.begin_whole(6, 4.0, 0);
+        let mut one = queue.begin_whole(2, 0.0, 1.0, 0);
+        let mut two = queue.begin_whole(6, 0.0, 4.0, 0);
         assert_eq!(at(0), (8.0, 2.0, 0.0));
         assert_eq!(at(2 * SECOND), (4.0, 1.0, 1.0));
         assert_eq!(at(4 * SECOND), (0.0, 0.0, 2.0));
@@ -550,9 +576,36 @@ mod tests {
         queue.end_request(&mut stream, 0);
         assert_eq!(at(SECOND), (0.0, 0.0, 0.0));
         // What was expected of them does not count for the next one.
-        let mut next = queue.begin_whole(2, 0.1, SECOND);
+        let mut next = queue.begin_whole(2, 0.0, 0.1, SECOND);
         assert_eq!(at(2 * SECOND), (0.0, 0.0, 1.0));
         queue.end_request(&mut next, 0);
+    }
+
+    #[test]
+    fn an_answer_that_turns_out_to_be_a_stream_has_a_first_token() {
+        let queue = MemberQueue::default();
+        let mut one = queue.begin_whole(4, 2.0, 3.0, SECOND);
+        queue.begin_stream(&mut one, 2 * SECOND);
+        assert!(!one.is_whole() && one.first_token_nanos().is_none());
+        let moment = queue.read_moment(0.0, 0.5, 2 * SECOND);
+        // A second of reading since the request was sent.
+        assert_eq!(
+            (moment.queued_tokens, moment.waiting, moment.streams),
+            (2.0, 1.0, 0.0)
+        );
+        assert_eq!(one.tokens_to_first(), 6.0);
+        assert_eq!(queue.take_first_token(&mut one, 4 * SECOND), Some(3.0));
+        // Only once, and not after the end.
+        let mut other = queue.begin_whole(100, 0.0, 0.1, 5 * SECOND);
+        queue.begin_stream(&mut one, 5 * SECOND);
+        assert_eq!(one.first_token_nanos(), Some(4 * SECOND));
+        queue.end_request(&mut one, 6 * SECOND);
+        queue.end_request(&mut other, 6 * SECOND);
+        queue.begin_stream(&mut other, 7 * SECOND);
+        assert_eq!(
+            queue.read_moment(0.0, 1e-3, 7 * SECOND),
+            QueueMoment::default()
+        );
     }
 
     #[test]
@@ -574,7 +627,7 @@ mod tests {
         queue.end_request(&mut stream, 0);
         assert_eq!(take(5 * SECOND), mean(0.0, 0.0, 0.0));
         // Answers that come as a whole wait until their prompts should be read.
-        let mut whole = queue.begin_whole(4, 2.0, 5 * SECOND);
+        let mut whole = queue.begin_whole(4, 0.0, 2.0, 5 * SECOND);
         assert_eq!(take(6 * SECOND), mean(2.0, 0.5, 0.5));
         assert_eq!(take(7 * SECOND), mean(0.0, 0.0, 1.0));
         queue.end_request(&mut whole, 7 * SECOND);
@@ -584,7 +637,7 @@ mod tests {
     #[test]
     fn an_answer_that_comes_as_a_whole_counts_as_a_stream() {
         let queue = MemberQueue::default();
-        let mut entry = queue.begin_whole(1000, 1.0, 0);
+        let mut entry = queue.begin_whole(1000, 0.0, 1.0, 0);
         let moment = queue.read_moment(0.0, 1e-3, 60 * SECOND);
         assert_eq!(
             (moment.streams, moment.waiting, moment.overdue_seconds),
@@ -626,7 +679,7 @@ mod tests {
                 if kind < 3 {
                     let (.., tokens, is_whole) = requests[number];
                     match (kind, &mut entries[number]) {
-                        (0, entry) if is_whole => *entry = Some(queue.begin_whole(tokens, 0.1, now)),
+                        (0, entry) if is_whole => *entry = Some(queue.begin_whole(tokens, 0.0, 0.1, now)),
                         (0, entry) => *entry = Some(queue.begin_request(tokens, 0.0, now)),
                         (1, Some(entry)) => drop(queue.take_first_token(entry, now)),
                         (_, entry) => queue.end_request(entry.as_mut().unwrap(), now),

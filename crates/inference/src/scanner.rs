@@ -15,6 +15,9 @@ use std::ops::Range;
 
 use memchr::memchr2;
 
+use crate::media::{MediaFinder, Nesting};
+use crate::short_text::ShortText;
+
 /// Deepest nesting of objects and arrays within a value.
 pub const MAX_DEPTH: u32 = 64;
 
@@ -51,6 +54,12 @@ pub trait PartSink {
     fn add_bytes(&mut self, part: Part, bytes: &[u8]);
     /// Ends a part: its value is complete.
     fn end_part(&mut self, part: Part);
+    /// Takes the next bytes of a picture, a sound or a file within a part.
+    fn add_media(&mut self, part: Part, bytes: &[u8]) {
+        self.add_bytes(part, bytes);
+    }
+    /// Ends a picture, a sound or a file.
+    fn end_media(&mut self, _part: Part) {}
 }
 
 /// State of a scan.
@@ -118,6 +127,9 @@ pub struct Scanner {
     /// Kinds of the open ones, the innermost in the lowest bit: 1 is an object.
     kinds: u64,
     in_string: bool,
+    /// True within a string with a picture, a sound or a file.
+    in_media: bool,
+    media: MediaFinder,
     /// True if the byte before was a backslash within a string.
     is_escaped: bool,
     /// Beginning of a key, number or literal.
@@ -141,41 +153,6 @@ pub struct Scanner {
     total_bytes: u64,
 }
 
-/// Text with a bound.
-#[derive(Clone, Debug)]
-struct ShortText<const MAX: usize> {
-    bytes: [u8; MAX],
-    /// Length of the text, which may be more than what is kept.
-    length: usize,
-}
-
-impl<const MAX: usize> ShortText<MAX> {
-    const EMPTY: Self = ShortText {
-        bytes: [0; MAX],
-        length: 0,
-    };
-
-    fn push(&mut self, byte: u8) {
-        if let Some(place) = self.bytes.get_mut(self.length) {
-            *place = byte;
-        }
-        self.length = self.length.saturating_add(1);
-    }
-
-    fn append(&mut self, bytes: &[u8]) {
-        let room = MAX.saturating_sub(self.length);
-        bytes.iter().take(room).for_each(|&byte| self.push(byte));
-        if bytes.len() > room {
-            self.length = MAX.saturating_add(1);
-        }
-    }
-
-    /// The text, if it is kept in full.
-    fn get(&self) -> Option<&[u8]> {
-        self.bytes.get(..self.length)
-    }
-}
-
 impl Default for Scanner {
     fn default() -> Self {
         Scanner::new()
@@ -191,6 +168,8 @@ impl Scanner {
             depth: 0,
             kinds: 0,
             in_string: false,
+            in_media: false,
+            media: MediaFinder::NEW,
             is_escaped: false,
             short: ShortText::EMPTY,
             key_has_escape: false,
@@ -287,7 +266,7 @@ impl Scanner {
         self.place = match (self.place, byte) {
             (Place::Start, b'{') => Place::FirstKey,
             (Place::FirstKey | Place::Key, b'"') => {
-                self.short.length = 0;
+                self.short.clear();
                 self.key_has_escape = false;
                 self.is_escaped = false;
                 Place::KeyText
@@ -343,7 +322,7 @@ impl Scanner {
         sink: &mut impl PartSink,
     ) -> &'b [u8] {
         if !matches!(byte, b'"' | b'{' | b'[') {
-            self.short.length = 0;
+            self.short.clear();
             self.place = match byte {
                 b'-' | b'0'..=b'9' | b't' | b'f' | b'n' => Place::Scalar,
                 _ => Place::Unknown,
@@ -354,6 +333,7 @@ impl Scanner {
         self.has_odd_limit |= self.field == Some(Field::MaxTokens);
         (self.depth, self.kinds) = (0, 0);
         (self.in_string, self.is_escaped) = (false, false);
+        (self.in_media, self.media) = (false, MediaFinder::NEW);
         let Some(Field::Part(part)) = self.field else {
             return rest;
         };
@@ -380,6 +360,7 @@ impl Scanner {
 
     /// Goes through a string, object or array as far as `bytes` have it, and returns what follows.
     fn skip_nested<'b>(&mut self, bytes: &'b [u8], sink: &mut impl PartSink) -> &'b [u8] {
+        let was_media = self.in_media;
         let (rest, is_complete) = self.find_end(bytes);
         let length = bytes.len() - rest.len();
         if let Some(Field::Part(part)) = self.field {
@@ -392,8 +373,13 @@ impl Scanner {
                 self.model.append(found);
                 self.has_model |= is_complete;
             }
-            if !found.is_empty() {
-                sink.add_bytes(part, found);
+            match was_media {
+                _ if found.is_empty() => {}
+                true => sink.add_media(part, found),
+                false => sink.add_bytes(part, found),
+            }
+            if was_media && !self.in_media {
+                sink.end_media(part);
             }
             if is_complete {
                 sink.end_part(part);
@@ -405,28 +391,38 @@ impl Scanner {
         rest
     }
 
-    /// Finds the end of the nested value; returns the bytes behind it, and true if it has been found.
+    /// Finds the end of the nested value, or a place at which media begin or end; returns the bytes behind it, and true if
+    /// it is the end of the value.
     fn find_end<'b>(&mut self, bytes: &'b [u8]) -> (&'b [u8], bool) {
+        let has_media = self.field == Some(Field::Part(Part::Prompt));
         let mut rest = bytes;
         loop {
             if self.in_string && !self.is_escaped {
-                let Some(at) = memchr2(b'"', b'\\', rest) else {
+                let at = memchr2(b'"', b'\\', rest);
+                let (text, after) = rest.split_at(at.unwrap_or(rest.len()));
+                if has_media {
+                    self.media.add_text(text);
+                }
+                if at.is_none() {
                     return (&[], false);
-                };
-                rest = rest.get(at..).unwrap_or_default();
+                }
+                rest = after;
             }
             let Some((&byte, after)) = rest.split_first() else {
                 return (rest, false);
             };
+            if self.in_media && !self.is_escaped && byte == b'"' {
+                self.in_media = false;
+                return (rest, false);
+            }
             rest = after;
             if self.in_string {
-                match byte {
-                    _ if self.is_escaped => self.is_escaped = false,
-                    b'\\' => self.is_escaped = true,
-                    _ => self.in_string = false,
-                }
+                self.step_string(byte, has_media);
             } else {
                 self.step_nested(byte);
+                if has_media {
+                    self.step_media(byte);
+                }
             }
             if self.place == Place::Unknown {
                 return (rest, false);
@@ -434,6 +430,43 @@ impl Scanner {
             if self.depth == 0 && !self.in_string {
                 return (rest, true);
             }
+            if self.in_media && byte == b'"' && !self.is_escaped {
+                return (rest, false);
+            }
+        }
+    }
+
+    /// Objects and arrays that are open within the value.
+    fn nesting(&self) -> Nesting {
+        Nesting {
+            depth: self.depth,
+            kinds: self.kinds,
+        }
+    }
+
+    /// Takes a byte of a string at which something may end.
+    fn step_string(&mut self, byte: u8, has_media: bool) {
+        match byte {
+            _ if self.is_escaped => self.is_escaped = false,
+            b'\\' => {
+                self.is_escaped = true;
+                self.media.note_escape();
+            }
+            _ => {
+                self.in_string = false;
+                if has_media {
+                    self.media.end_string(self.nesting());
+                }
+            }
+        }
+    }
+
+    /// Looks for media at a byte of the messages that was in no string.
+    fn step_media(&mut self, byte: u8) {
+        let at = self.nesting();
+        match byte {
+            b'"' => self.in_media = self.media.begin_string(at),
+            _ => self.is_ambiguous |= self.media.take_structure(byte, at),
         }
     }
 

@@ -21,8 +21,8 @@ const FIRST_TOKENS_PER_BYTE: f32 = 0.25;
 /// Bytes that the first figure counts for.
 const PRIOR_BYTES: f32 = 4096.0;
 
-/// Lowest and highest plausible number of tokens of a byte. Pictures have few tokens for many bytes, and long lists of
-/// token numbers have about one for five bytes.
+/// Lowest and highest plausible number of tokens of a byte. Pictures beyond the part of a body that is read have few
+/// tokens for many bytes, and long lists of token numbers have about one for five bytes.
 const TOKENS_PER_BYTE: [f32; 2] = [0.0005, 2.0];
 
 /// Most bytes for which a single prompt counts: many bytes that an engine ignores change the figure little.

@@ -2,10 +2,15 @@
 //!
 //! Engines say `usage` at the end: in the body's object, or in the last event of a stream. The reader keeps the last
 //! 2 KiB of an answer, and the first 1 KiB of a stream, in which Anthropic's `message_start` says the tokens of the
-//! prompt. It searches both when the answer is over. Text that a model writes cannot be mistaken for a key, because
-//! quotation marks within a JSON string are escaped.
+//! prompt. It searches both when the answer is over.
+//!
+//! Only the `usage` of the interface counts: the object of that name in the body's or the event's object, or in the
+//! event's `response` or `message`. Requests are echoed in answers (tools, metadata), and may have such objects deeper.
+//! So the search goes from the end to the beginning, and knows at each byte how many objects and arrays are open: the
+//! end of a text is the end of all, whereas its beginning may be cut off. Text that a model writes is in JSON strings,
+//! in which quotation marks are escaped.
 
-use memchr::{memchr, memmem};
+use memchr::{memchr, memmem, memrchr};
 
 /// Bytes of an answer's end that are kept.
 pub const TAIL_BYTES: usize = 2048;
@@ -118,18 +123,28 @@ impl UsageReader {
             true => self.head.get(..kept.min(HEAD_BYTES))?,
             false => &[],
         };
-        let find = |key: &[u8]| find_number(tail, key).or_else(|| find_number(head, key));
-        let output = find(b"\"completion_tokens\"").or_else(|| find(b"\"output_tokens\""));
-        let included = find(b"\"cached_tokens\"");
-        let (prompt, cached) = match find(b"\"prompt_tokens\"") {
-            Some(prompt) => (prompt, included),
+        let mut counts = TokenCounts::default();
+        match self.is_event_stream {
+            true => {
+                counts.read_events(tail);
+                // What is cut off is no event.
+                let end = head.iter().rposition(|byte| *byte == b'\n').unwrap_or(0);
+                counts.read_events(head.get(..end).unwrap_or_default());
+            }
+            false => counts.read_json(tail, &[]),
+        }
+        let output = counts.output;
+        let (prompt, cached) = match counts.prompt {
+            Some(prompt) => (prompt, counts.cached),
             None => {
                 // OpenAI's responses count cached tokens within those of the input, Anthropic's messages beside them.
-                let input = find(b"\"input_tokens\"")?;
-                let read = find(b"\"cache_read_input_tokens\"");
-                let created = find(b"\"cache_creation_input_tokens\"").unwrap_or(0);
-                let beside = read.unwrap_or(0).saturating_add(created);
-                (input.saturating_add(beside), included.or(read))
+                let created = counts.cache_created.unwrap_or(0);
+                let beside = counts.cache_read.unwrap_or(0).saturating_add(created);
+                let input = counts.input?;
+                (
+                    input.saturating_add(beside),
+                    counts.cached.or(counts.cache_read),
+                )
             }
         };
         let output_tokens = output.unwrap_or(0);
@@ -204,6 +219,126 @@ impl UsageReader {
             }
         }
     }
+}
+
+/// Numbers of tokens in objects called `usage`. The last object counts, and those before it for numbers that it does not
+/// have.
+#[derive(Clone, Copy, Debug, Default)]
+struct TokenCounts {
+    prompt: Option<u32>,
+    input: Option<u32>,
+    output: Option<u32>,
+    cached: Option<u32>,
+    cache_read: Option<u32>,
+    cache_created: Option<u32>,
+}
+
+/// Keys of an event whose objects have the interface's `usage`, if the event's object itself has none.
+const PARENTS: [&[u8]; 2] = [b"\"response\"", b"\"message\""];
+
+impl TokenCounts {
+    /// Reads events, whose last one is whole. The beginning of the first one may be cut off.
+    fn read_events(&mut self, text: &[u8]) {
+        for line in text.rsplit(|byte| *byte == b'\n') {
+            self.read_json(line, &PARENTS);
+        }
+    }
+
+    /// Reads a JSON text whose end is there, from the end to the beginning. `parents` are the keys of objects in which a
+    /// `usage` counts, beside the outermost object.
+    fn read_json(&mut self, text: &[u8], parents: &[&[u8]]) {
+        // Ends of the objects and arrays that are open, as far as they matter.
+        let mut ends = [0; 3];
+        let mut depth = 0usize;
+        // Objects in one of the outermost object's, whose key is not known yet.
+        let mut inner: Option<&[u8]> = None;
+        let mut rest = text;
+        while let Some((&byte, before)) = rest.split_last() {
+            let at = before.len();
+            rest = before;
+            match byte {
+                b'"' => match string_start(before) {
+                    Some(start) => rest = before.get(..start).unwrap_or_default(),
+                    None => break,
+                },
+                b'}' | b']' => {
+                    if let Some(end) = ends.get_mut(depth) {
+                        *end = at;
+                    }
+                    depth = depth.saturating_add(1);
+                }
+                b'{' | b'[' => {
+                    let Some(outer) = depth.checked_sub(1) else {
+                        break;
+                    };
+                    depth = outer;
+                    let key = key_before(before).filter(|_| byte == b'{');
+                    let is_usage = key == Some(USAGE);
+                    let found = ends.get(depth).and_then(|end| text.get(at..=*end));
+                    match depth {
+                        1 if is_usage => self.read_object(found.unwrap_or_default()),
+                        1 => {
+                            let is_parent = key.is_some_and(|key| parents.contains(&key));
+                            let known = inner.take().filter(|_| is_parent);
+                            self.read_object(known.unwrap_or_default());
+                        }
+                        2 if is_usage && inner.is_none() => inner = found,
+                        _ => {}
+                    }
+                }
+                _ => {}
+            }
+        }
+        // The key is cut off. Events of which nothing may be inside are shorter than what is kept.
+        if !parents.is_empty() && depth >= 2 {
+            self.read_object(inner.unwrap_or_default());
+        }
+    }
+
+    /// Takes the numbers that an object has, and that are not known yet.
+    fn read_object(&mut self, object: &[u8]) {
+        let numbers: [(&mut Option<u32>, &[&[u8]]); 6] = [
+            (&mut self.prompt, &[b"\"prompt_tokens\""]),
+            (&mut self.input, &[b"\"input_tokens\""]),
+            (
+                &mut self.output,
+                &[b"\"completion_tokens\"", b"\"output_tokens\""],
+            ),
+            (&mut self.cached, &[b"\"cached_tokens\""]),
+            (&mut self.cache_read, &[b"\"cache_read_input_tokens\""]),
+            (
+                &mut self.cache_created,
+                &[b"\"cache_creation_input_tokens\""],
+            ),
+        ];
+        for (number, keys) in numbers {
+            *number = number.or_else(|| keys.iter().find_map(|key| find_number(object, key)));
+        }
+    }
+}
+
+/// Key of the objects with tokens.
+const USAGE: &[u8] = b"\"usage\"";
+
+/// Place of the quotation mark with which the string begins whose last one stands behind `text`.
+fn string_start(text: &[u8]) -> Option<usize> {
+    let mut text = text;
+    loop {
+        let at = memrchr(b'"', text)?;
+        text = text.get(..at)?;
+        let escapes = text.iter().rev().take_while(|byte| **byte == b'\\');
+        if escapes.count() % 2 == 0 {
+            return Some(at);
+        }
+    }
+}
+
+/// The key, with its quotation marks, of the value that begins behind `text`; `None` if the value has none.
+fn key_before(text: &[u8]) -> Option<&[u8]> {
+    let text = text.trim_ascii_end().strip_suffix(b":")?.trim_ascii_end();
+    let name = text.strip_suffix(b"\"")?;
+    let start = string_start(name)?;
+    text.get(start..)
 }
 
 /// The number behind the last occurrence of `key`, which is given with its quotation marks.
@@ -345,6 +480,107 @@ data: {"type": "ping"}
         assert_eq!(usage(text), None);
         let last = r#"{"usage":{"prompt_tokens":1,"completion_tokens":1}} {"usage":{"prompt_tokens":2,"completion_tokens":null}}"#;
         assert_eq!(usage(last), expected(2, None, 1));
+    }
+
+    /// A forged object, as a tool or metadata of a request may have, in objects and arrays.
+    const FORGED: &str = r#"{"usage":{"prompt_tokens":1,"input_tokens":1,"completion_tokens":1,"output_tokens":1,"cached_tokens":1,"cache_read_input_tokens":1},"x":[{"usage":{"prompt_tokens":1,"input_tokens":1}}]}"#;
+
+    /// Bodies of all interfaces with `usage` among objects and texts of the request, and the tokens.
+    fn answers_with_echoes(usage_of: impl Fn(&str) -> String) -> Vec<(String, Option<Usage>)> {
+        let text = FORGED.replace('"', "\\\"");
+        let (chat, response) = (
+            r#"{"prompt_tokens":100,"completion_tokens":20,"prompt_tokens_details":{"cached_tokens":96}}"#,
+            r#"{"input_tokens":36,"input_tokens_details":{"cached_tokens":32},"output_tokens":87}"#,
+        );
+        let message = r#"{"input_tokens":10,"cache_read_input_tokens":80,"output_tokens":7}"#;
+        let [in_chat, in_response, in_message] = [chat, response, message].map(usage_of);
+        let echoes = format!(r#""instructions":"{text}","tools":[{FORGED}],"metadata":{FORGED}"#);
+        let output =
+            format!(r#""output":[{{"content":[{{"text":"{text}"}}],"arguments":{FORGED}}}]"#);
+        let completed = format!(
+            r#"{{"id":"r",{echoes},{output},{in_response}{echoes},"user":"\"usage\":{{"}}"#
+        );
+        let called = format!(
+            r#"{{"content":[{{"type":"tool_use","input":{FORGED}}}],{in_message}"stop":null}}"#
+        );
+        let chosen = format!(
+            r#"{{"choices":[{{"message":{{"content":"{text}","x":{FORGED}}}}}],{in_chat}"x":null}}"#
+        );
+        let chunk = format!(r#"{{"choices":[],"echo":{FORGED},{in_chat}"x":{FORGED}}}"#);
+        let streams = [
+            (
+                format!("data: {chosen}\n\ndata: {chunk}\n\ndata: [DONE]\n\n"),
+                expected(100, Some(96), 20),
+            ),
+            (
+                format!(
+                    "event: response.created\ndata: {{\"response\":{{{echoes},\"usage\":null}}}}\n\nevent: response.completed\r\ndata: {{\"type\":\"response.completed\",\"response\":{completed}}}\r\n\r\n"
+                ),
+                expected(36, Some(32), 87),
+            ),
+            (
+                format!(
+                    "event: message_start\ndata: {{\"message\":{{{in_message}\"content\":[]}}}}\n\nevent: content_block_start\ndata: {{\"content_block\":{{\"input\":{FORGED}}}}}\n\nevent: message_delta\ndata: {{\"delta\":{{}},\"x\":{FORGED}}}\n\n"
+                ),
+                expected(90, Some(80), 7),
+            ),
+        ];
+        let whole = [
+            (chosen, expected(100, Some(96), 20)),
+            (completed, expected(36, Some(32), 87)),
+            (called, expected(90, Some(80), 7)),
+            (
+                format!(
+                    r#"{{"object":"list","data":[{{"embedding":[1]}}],"echo":{FORGED},{in_chat}"model":"m"}}"#
+                ),
+                expected(100, Some(96), 20),
+            ),
+        ];
+        whole.into_iter().chain(streams).collect()
+    }
+
+    #[test]
+    fn objects_of_the_request_are_no_usage() {
+        for (body, expected) in answers_with_echoes(|usage| format!(r#""usage":{usage},"#)) {
+            assert_eq!(usage(&body), expected, "{body}");
+            assert_eq!(
+                usage(&body.replace(':', " : ").replace("data :", "data:")),
+                expected
+            );
+        }
+        // Without a `usage` of the interface there is none.
+        for missing in [
+            "",
+            r#""usage":null,"#,
+            r#""x\"usage":{"prompt_tokens":1,"input_tokens":1},"#,
+        ] {
+            for (body, _) in answers_with_echoes(|_| missing.to_owned()) {
+                assert_eq!(usage(&body), None, "{body}");
+            }
+        }
+    }
+
+    #[test]
+    fn usage_is_found_behind_a_beginning_that_is_cut_off() {
+        let long = "x".repeat(2 * TAIL_BYTES);
+        for text in [&*long, &FORGED.repeat(30).replace('"', "\\\"")] {
+            let usage_text = r#""usage":{"input_tokens":36,"output_tokens":87}"#;
+            let response =
+                format!(r#"{{"output":[{{"text":"{text}"}}],"tools":[{FORGED}],{usage_text}}}"#);
+            assert_eq!(usage(&response), expected(36, None, 87));
+            let event =
+                format!("data: {{\"type\":\"response.completed\",\"response\":{response}}}\n\n");
+            assert_eq!(usage(&event), expected(36, None, 87));
+            // Deeper objects are none, whatever the cut is in.
+            let deeper = format!(
+                "data: {{\"response\":{{\"metadata\":{{\"a\":\"{text}\",{usage_text}}}}}}}\n\n"
+            );
+            assert_eq!(usage(&deeper), None);
+            assert_eq!(
+                usage(&format!(r#"{{"a":"{text}","metadata":{{{usage_text}}}}}"#)),
+                None
+            );
+        }
     }
 
     proptest! {

@@ -75,11 +75,13 @@ static __always_inline struct evk_connection *find_of_source(const struct header
 /* Finds the connection of a packet. `begins`: a client's first packet, which no member sends to a listener. */
 static __always_inline void find_connection(const struct headers *head, struct found *found, int begins)
 {
-	__u32 zero = 0, port = bpf_ntohs(head->to.port);
+	__u32 zero = 0, port = bpf_ntohs(head->to.port), word = port >> 6 & 1023;
+	/* The verifier of Linux 6.1 sees no limit in what the compiler would make of this place and the size of an element. */
+	barrier_var(word);
 	struct evk_hints *hints = bpf_map_lookup_elem(&evk_hints, &zero);
 	__u64 bit = 1ULL << (port & 63);
-	int is_listener = hints && hints->listeners[port >> 6 & 1023] & bit;
-	int is_source = hints && hints->sources[port >> 6 & 1023] & bit;
+	int is_listener = hints && hints->listeners[word] & bit;
+	int is_source = hints && hints->sources[word] & bit;
 	found->client = &head->from;
 	found->is_of_client = 1;
 	found->connection = 0;

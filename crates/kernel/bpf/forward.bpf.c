@@ -28,7 +28,7 @@ char LICENSE[] SEC("license") = "Dual MIT/GPL";
 #define AF_INET6 10
 #define MAX_SEATS 4096	 /* members of all groups */
 #define MAX_GROUPS 256	 /* groups */
-#define GROUP_SEATS 64	 /* members of a group */
+#define GROUP_SEATS 128	 /* members of a group that a decision looks at */
 #define CONNECTIONS 65536 /* the loader sets the size of the tables */
 #define MAX_RETRIES 10 /* members that a connection is refused by, at most, before one accepts */
 #define OPTIONS 40     /* bytes of TCP options, at most */
@@ -40,7 +40,7 @@ char LICENSE[] SEC("license") = "Dual MIT/GPL";
  * acceptance was lost, or takes longer to the client. */
 #define DIRECT_AGAIN_NS 2500000000ULL
 
-enum evk_form { FORM_PASS, FORM_SCORE, FORM_TURNS };
+enum evk_form { FORM_PASS, FORM_SCORE, FORM_TURNS, FORM_HASH };
 
 /* Ways to members. 0: the program changes addresses, and sees the answers. */
 enum evk_way {
@@ -104,8 +104,15 @@ struct evk_listener {
 struct evk_group {
 	__u32 form;
 	__u32 growth; /* cost of each further connection, in 1/256 of the first */
-	__u32 count;
+	__u32 bound;  /* FORM_HASH: most connections at a member, relative to the average; 0: any number */
+	__u32 count;  /* with more than GROUP_SEATS the group has a list */
 	__u32 seats[GROUP_SEATS];
+};
+
+/* Seats of all members of a group. */
+struct evk_seat_list {
+	__u32 count;
+	__u16 seats[MAX_SEATS];
 };
 
 /* Written by the balancer. */
@@ -116,6 +123,9 @@ struct evk_terms {
 	__u32 others; /* connections that other processes and the proxy have there */
 	__u32 room;   /* limit of connections here; 0: no new connections */
 	__u32 leave;  /* not 0: clients with sessions of UDP go to other members */
+	__u64 name_hash; /* FORM_HASH: hash of the member's name */
+	__u32 weight;	 /* FORM_HASH: weight of the member */
+	__u32 zero;
 };
 
 /* Written here. */
@@ -237,6 +247,23 @@ struct {
 	__type(key, __u32);
 	__type(value, struct evk_group);
 } evk_groups SEC(".maps");
+
+/* Lists of the groups with more than GROUP_SEATS members. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, MAX_GROUPS);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, __u32);
+	__type(value, struct evk_seat_list);
+} evk_seat_lists SEC(".maps");
+
+/* Time of each group from which on the next decision is told. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, MAX_GROUPS);
+	__type(key, __u32);
+	__type(value, __u64);
+} evk_samples SEC(".maps");
 
 /* Time of the last turn of each group: among members of IPv4, and behind these, of IPv6. */
 struct {
@@ -395,6 +422,26 @@ static __always_inline int pass(__u32 outcome)
 	return TC_ACT_UNSPEC;
 }
 
+/* True if a length is within limits, both above 0. The compiler would make one comparison of two, or leave one out, and the
+ * verifier of Linux 6.1 would not know the limits. It learns nothing from a comparison with 0, and so this one is signed. */
+static __always_inline int is_within(__u32 *length, __u32 least, __u32 most)
+{
+	barrier_var(*length);
+	if ((__s32)*length < (__s32)least)
+		return 0;
+	barrier_var(*length);
+	return *length <= most;
+}
+
+/* True if a packet is of IPv6. */
+static __always_inline int has_ipv6(const struct __sk_buff *skb)
+{
+	int is6 = skb->protocol == bpf_htons(ETH_P_IPV6);
+	/* The compiler would compare the protocol each time, and each time the verifier would follow both answers. */
+	barrier_var(is6);
+	return is6;
+}
+
 /* Time in units of 2^20 ns: about a millisecond. */
 static __always_inline __u32 coarse(__u64 ns)
 {
@@ -506,6 +553,12 @@ struct evk_best {
 	__u32 seats[GROUP_SEATS];
 	__u64 scores[GROUP_SEATS];
 	struct evk_address client;
+	/* FORM_HASH: key of the client, bound times all connections, and sum of the weights. All scores are worked out whole
+	 * if `is_told` is set. */
+	__u64 is_told;
+	__u64 key;
+	__u64 limit;
+	__u64 weight;
 };
 
 struct {
@@ -520,11 +573,13 @@ enum evk_asked {
 	OF_IPV6 = 1,	   /* members of IPv6, and not of IPv4 */
 	SOME_EXCLUDED = 2, /* some seats are excluded */
 	BY_TURNS = 4,	   /* members take turns: FORM_TURNS */
+	BY_HASH = 8,	   /* FORM_HASH */
 };
 
 static __always_inline __u32 ask_seats(const struct evk_best *best, __u32 form)
 {
-	return (best->is_ipv6 ? OF_IPV6 : 0) | (best->tries ? SOME_EXCLUDED : 0) | (form == FORM_TURNS ? BY_TURNS : 0);
+	return (best->is_ipv6 ? OF_IPV6 : 0) | (best->tries ? SOME_EXCLUDED : 0) | (form == FORM_TURNS ? BY_TURNS : 0) |
+	       (form == FORM_HASH ? BY_HASH : 0);
 }
 
 /* True if a seat is excluded. */
@@ -541,6 +596,23 @@ static __always_inline int was_tried(__u32 seat)
 	return 0;
 }
 
+#define NO_SEAT (~0ULL)
+
+/* Number of connections at the member of a seat; NO_SEAT if the member may not get one. */
+static __always_inline __u64 count_busy(__u32 seat, __u32 asked, const struct evk_terms *terms,
+					const struct evk_counts *counts)
+{
+	if (asked & SOME_EXCLUDED && was_tried(seat))
+		return NO_SEAT;
+	if (is_ipv6(&terms->address.ip) != (asked & OF_IPV6))
+		return NO_SEAT;
+	__s64 own = counts->in_flight;
+	__u64 here = own > 0 ? own : 0;
+	return here >= terms->room ? NO_SEAT : here + terms->others;
+}
+
+#include "hash.bpf.h"
+
 /* Score of a seat, the lowest wins; NO_SCORE if the member may not get a connection. A function of its
  * own, which the verifier checks once: inlined, its branches would multiply in the loop below. `asked` is of
  * `enum evk_asked`. */
@@ -548,17 +620,13 @@ __attribute__((noinline)) __u64 evk_score(__u32 seat, __u32 asked, __u32 growth,
 {
 	struct evk_terms *terms = bpf_map_lookup_elem(&evk_terms, &seat);
 	struct evk_counts *counts = bpf_map_lookup_elem(&evk_counts, &seat);
-	if (!terms || !counts || (asked & SOME_EXCLUDED && was_tried(seat)))
+	if (!terms || !counts)
 		return NO_SCORE;
-	if (is_ipv6(&terms->address.ip) != (asked & OF_IPV6))
-		return NO_SCORE;
-	__s64 own = counts->in_flight;
-	__u64 here = own > 0 ? own : 0;
-	if (here >= terms->room)
+	__u64 busy = count_busy(seat, asked, terms, counts);
+	if (busy == NO_SEAT)
 		return NO_SCORE;
 	if (asked & BY_TURNS)
 		return counts->pass > last ? counts->pass : last;
-	__u64 busy = here + terms->others;
 	if (busy > 0xffffff)
 		busy = 0xffffff;
 	/* The first connection costs 1, the second 1, each further one `growth`. */
@@ -568,9 +636,46 @@ __attribute__((noinline)) __u64 evk_score(__u32 seat, __u32 asked, __u32 growth,
 	return places >> 32 ? NO_SCORE - 1 : terms->base * places;
 }
 
-/* Chooses a seat that is not excluded: `evenkeel_core::terms::choose` is the same function. Returns -1 if no
- * member has room, -2 if the form is not known. */
-__attribute__((noinline)) int evk_choose_seat(__u32 number)
+/* Lists the seats that a decision looks at, in their order: of more than GROUP_SEATS members that number, from any member on.
+ * Returns 0, BY_HASH for decisions by hash, -1 if there are no members, or -2 if the form is not known. Apart from the choice,
+ * as the stack has no room for both. */
+__attribute__((noinline)) int evk_list_seats(__u32 number)
+{
+	__u32 zero = 0;
+	struct evk_group *group = bpf_map_lookup_elem(&evk_groups, &number);
+	struct evk_best *best = bpf_map_lookup_elem(&evk_best, &zero);
+	if (!group || !best)
+		return -2;
+	__u32 form = group->form, total = group->count;
+	if (form == FORM_PASS || form > FORM_HASH || total > MAX_SEATS)
+		return -2;
+	if (total == 0)
+		return -1;
+	struct evk_seat_list *list = 0;
+	if (total > GROUP_SEATS) {
+		list = bpf_map_lookup_elem(&evk_seat_lists, &number);
+		/* The number of the group may be newer than the list, or older. */
+		total = list ? list->count : 0;
+		if (!list || total == 0 || total > MAX_SEATS)
+			return -2;
+	}
+	best->count = total < GROUP_SEATS ? total : GROUP_SEATS;
+	__u32 at = form == FORM_HASH ? 0 : bpf_get_prandom_u32() % total;
+	for (__u32 i = 0; i < GROUP_SEATS; i++) {
+		if (i >= best->count)
+			break;
+		best->seats[i] = list ? list->seats[at & (MAX_SEATS - 1)] : group->seats[at & (GROUP_SEATS - 1)];
+		/* The next one, and the first one after the last: without a division, and without a branch, which the
+		 * verifier would follow in each turn. */
+		at += 1;
+		at &= (__u32)((__s32)(at - total) >> 31);
+	}
+	return form == FORM_HASH ? BY_HASH : 0;
+}
+
+/* Chooses a seat that is not excluded, among those that are listed: `evenkeel_core::terms::choose` is the same function, and
+ * for FORM_HASH `evenkeel_core::hash_terms::choose_seat`. Returns -1 if no member has room. */
+__attribute__((noinline)) int evk_choose_listed(__u32 number)
 {
 	struct evk_group *group = bpf_map_lookup_elem(&evk_groups, &number);
 	__u32 zero = 0;
@@ -581,25 +686,15 @@ __attribute__((noinline)) int evk_choose_seat(__u32 number)
 	__u64 *turn = bpf_map_lookup_elem(&evk_turns, &family);
 	if (!turn)
 		return -2;
-	__u32 form = group->form, total = group->count;
-	if ((form != FORM_SCORE && form != FORM_TURNS) || total > GROUP_SEATS)
-		return -2;
-	if (total == 0)
-		return -1;
 	__u64 last = *turn;
-	__u32 at = bpf_get_prandom_u32() % total, asked = ask_seats(best, form);
+	__u32 asked = ask_seats(best, group->form);
 	best->score = NO_SCORE;
-	best->count = total;
 	for (__u32 i = 0; i < GROUP_SEATS; i++) {
-		if (i >= total)
+		if (i >= best->count)
 			break;
-		__u32 seat = group->seats[at & (GROUP_SEATS - 1)];
-		/* The next one, and the first one after the last: without a division, and without a branch, which the
-		 * verifier would follow in each turn. */
-		at += 1;
-		at &= (__u32)((__s32)(at - total) >> 31);
-		__u64 score = evk_score(seat, asked, group->growth, last);
-		best->seats[i] = seat;
+		__u32 seat = best->seats[i];
+		__u64 score = asked & BY_HASH ? evk_score_by_hash(seat, asked) :
+						evk_score(seat, asked, group->growth, last);
 		best->scores[i] = score;
 		if (score < best->score) {
 			best->score = score;
@@ -619,6 +714,17 @@ __attribute__((noinline)) int evk_choose_seat(__u32 number)
 		}
 	}
 	return seat;
+}
+
+/* Chooses a seat of a group that is not excluded. Returns -1 if no member has room, -2 if the form is not known. */
+static __always_inline int choose_seat(__u32 number)
+{
+	int listed = evk_list_seats(number);
+	if (listed < 0)
+		return listed;
+	if (listed == BY_HASH)
+		evk_begin_hash(number);
+	return evk_choose_listed(number);
 }
 
 /* Time between two decisions of a group that are told. */
@@ -651,14 +757,6 @@ struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
 	__uint(max_entries, 1 << 18);
 } evk_decisions SEC(".maps");
-
-/* Time of each group from which on the next decision is told. */
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, MAX_GROUPS);
-	__type(key, __u32);
-	__type(value, __u64);
-} evk_samples SEC(".maps");
 
 /* Tells the decision that was just taken, with all candidates, once in a while. A function of its own, which the
  * verifier checks once. Returns 1 if the decision was told. */
@@ -797,6 +895,8 @@ struct evk_draft {
 	struct evk_address sender; /* sender that the member sees */
 	struct evk_nat_pair pair;  /* entry of full NAT */
 	struct evk_nat_pair old;   /* entry of the member before */
+	struct evk_ip from, to;	   /* addresses of the RST that becomes a SYN */
+	struct bpf_fib_lookup fib; /* way of this SYN */
 };
 
 struct {
@@ -992,7 +1092,7 @@ static __attribute__((noinline)) int shift_options(struct __sk_buff *skb)
 	if (!scratch)
 		return -1;
 	__u32 tcp_at = scratch->is_ipv6 ? ETH_HLEN + 40 : ETH_HLEN + 20, length = scratch->length;
-	if (length == 0 || length > OPTIONS)
+	if (!is_within(&length, 1, OPTIONS))
 		return 0;
 	if (bpf_skb_load_bytes(skb, tcp_at + 20, scratch->options, length))
 		return -1;
@@ -1164,7 +1264,7 @@ static __always_inline int prepare(struct __sk_buff *skb, const struct evk_addre
 		struct evk_address to = { .ip = draft->connection.listener, .port = draft->connection.listener_port };
 		chosen = evk_choose_of_row(listener->group, hash_addresses(client, &to));
 	} else {
-		chosen = evk_choose_seat(listener->group);
+		chosen = choose_seat(listener->group);
 	}
 	if (chosen < 0)
 		return chosen == -2 ? PASSED_FORM : PASSED_NO_ROOM;
@@ -1240,7 +1340,7 @@ static __always_inline int keep_syn(struct __sk_buff *skb, const struct headers 
 		return -1;
 	syn->options_length = length;
 	__u32 at = head->is_ipv6 ? HEADERS6 : HEADERS;
-	if (length && bpf_skb_load_bytes(skb, at, syn->options, length))
+	if (is_within(&length, 1, OPTIONS) && bpf_skb_load_bytes(skb, at, syn->options, length))
 		return -1;
 	return 0;
 }
@@ -1452,17 +1552,19 @@ static __always_inline int change_ipv6_to_syn(struct __sk_buff *skb, const struc
 	return 0;
 }
 
-/* Makes the client's SYN for the draft's member of a RST, which has room for it. The checksums are changed
- * and not computed, as a part may be left to the interface. */
-static __always_inline int send_syn(struct __sk_buff *skb, const struct bpf_fib_lookup *fib,
-				    const struct headers *head, struct evk_draft *draft)
+/* Makes the client's SYN for the draft's member of a RST, which has room for it, and sends the SYN. The checksums are
+ * changed and not computed, as a part may be left to the interface. */
+__attribute__((noinline)) int evk_send_syn(struct __sk_buff *skb)
 {
+	struct evk_draft *draft = find_draft();
+	if (!draft)
+		return TC_ACT_SHOT;
 	const struct evk_address *client = &draft->sender;
 	__u32 length = draft->syn.options_length;
 	if (length > OPTIONS)
 		return TC_ACT_SHOT;
 	shift_syn(draft);
-	int is6 = head->is_ipv6;
+	int is6 = has_ipv6(skb);
 	__u32 tcp_at = is6 ? ETH_HLEN + 40 : ETH_HLEN + 20;
 	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
 	if (data + tcp_at + 20 > end)
@@ -1480,20 +1582,20 @@ static __always_inline int send_syn(struct __sk_buff *skb, const struct bpf_fib_
 	};
 	*tcp = syn;
 	__s64 change = bpf_csum_diff((void *)&old, sizeof(old), (void *)&syn, sizeof(syn), 0);
-	struct pseudo_header pseudo = { .from = head->from.ip, .to = head->to.ip, .length = bpf_htonl(20) };
+	struct pseudo_header pseudo = { .from = draft->from, .to = draft->to, .length = bpf_htonl(20) };
 	__s64 pseudo_change = bpf_csum_diff((void *)&pseudo, sizeof(pseudo), 0, 0, 0);
 	pseudo.from = client->ip;
 	pseudo.to = draft->connection.member;
-	__s64 addresses = bpf_csum_diff((void *)&head->from.ip, sizeof(struct evk_ip), (void *)&pseudo.from,
+	__s64 addresses = bpf_csum_diff((void *)&draft->from, sizeof(struct evk_ip), (void *)&pseudo.from,
 					sizeof(struct evk_ip), 0);
-	addresses = bpf_csum_diff((void *)&head->to.ip, sizeof(struct evk_ip), (void *)&pseudo.to,
+	addresses = bpf_csum_diff((void *)&draft->to, sizeof(struct evk_ip), (void *)&pseudo.to,
 				  sizeof(struct evk_ip), addresses);
 	pseudo.length = bpf_htonl(20 + length);
 	pseudo_change = bpf_csum_diff(0, 0, (void *)&pseudo, sizeof(pseudo), pseudo_change);
 	if (is6 ? change_ipv6_to_syn(skb, client, draft, length, addresses) :
 		  change_ipv4_to_syn(skb, client, draft, length))
 		return TC_ACT_SHOT;
-	if (length) {
+	if (is_within(&length, 1, OPTIONS)) {
 		change = bpf_csum_diff(0, 0, (void *)draft->syn.options, length, change);
 		if (bpf_skb_store_bytes(skb, tcp_at + 20, draft->syn.options, length, 0))
 			return TC_ACT_SHOT;
@@ -1501,7 +1603,7 @@ static __always_inline int send_syn(struct __sk_buff *skb, const struct bpf_fib_
 	bpf_l4_csum_replace(skb, tcp_at + CHECK_AT, 0, change, 0);
 	bpf_l4_csum_replace(skb, tcp_at + CHECK_AT, 0, pseudo_change, BPF_F_PSEUDO_HDR);
 	count(FORWARDED_TO_MEMBER);
-	return redirect(fib);
+	return redirect(&draft->fib);
 }
 
 /* Largest window of TCP. */
@@ -1605,15 +1707,22 @@ static __always_inline void note_packet(struct evk_connection *connection)
 		connection->seen = seen;
 }
 
+/* Kinds of packets of TCP. */
+enum kind {
+	MIDDLE, /* all others */
+	FIRST,	/* SYN without an acknowledgement */
+	RESET,	/* RST */
+};
+
 /* Forwards a packet of a client. `now` is 0 in the middle of a connection: the clock is read if the time is needed. */
 static __always_inline int to_member(struct __sk_buff *skb, const struct headers *head,
 				     const struct evk_address *client,
-				     struct evk_connection *connection, __u64 now)
+				     struct evk_connection *connection, enum kind kind, __u64 now)
 {
-	int begins = head->syn && !head->ack, is_direct = connection->flags & DIRECT;
+	int is_direct = connection->flags & DIRECT;
 	struct bpf_fib_lookup fib;
 	/* A SYN with another number soon after the first one is a stranger's. */
-	if (begins && !(connection->flags & ESTABLISHED) && now >= connection->began_ns + AGAIN_NS) {
+	if (kind == FIRST && !(connection->flags & ESTABLISHED) && now >= connection->began_ns + AGAIN_NS) {
 		struct evk_draft *draft = find_draft();
 		struct evk_syn *syn = bpf_map_lookup_elem(&evk_syns, client);
 		if (head->sequence + 1 != connection->client_side.acked) {
@@ -1640,7 +1749,7 @@ static __always_inline int to_member(struct __sk_buff *skb, const struct headers
 	struct evk_side *side = &connection->client_side, *other = &connection->member_side;
 	if (connection->flags & COPIED) {
 		/* The packet does not show that the connection is this balancer's. */
-	} else if (head->rst) {
+	} else if (kind == RESET) {
 		if (connection->flags & ESTABLISHED && !is_direct ? is_valid_reset(head, side, other) :
 								    head->sequence == side->next) {
 			forget_syn(client, connection);
@@ -1648,6 +1757,8 @@ static __always_inline int to_member(struct __sk_buff *skb, const struct headers
 		} else {
 			count(STRAY_RESETS);
 		}
+	} else if (kind == FIRST) {
+		/* A SYN that comes again. */
 	} else if (is_direct) {
 		follow_direct(head, client, connection, now);
 	} else if (connection->flags & ESTABLISHED) {
@@ -1685,18 +1796,21 @@ static __always_inline int relay_to_client(struct __sk_buff *skb, const struct h
 /* Forwards a packet of a member. `now` as in `to_member`. */
 static __always_inline int to_client(struct __sk_buff *skb, const struct headers *head,
 				     const struct evk_address *client,
-				     struct evk_connection *connection, __u64 now)
+				     struct evk_connection *connection, enum kind kind, __u64 now)
 {
 	struct bpf_fib_lookup fib;
 	struct evk_ip listener = connection->listener;
 	__u32 seat = connection->seat;
 	__u16 port = connection->listener_port;
 	/* Only a RST without more has a checksum of which the change is known. */
-	if (head->rst && head->ack && !head->payload && !head->options_length &&
+	if (kind == RESET && head->ack && !head->payload && !head->options_length &&
 	    !(connection->flags & (ESTABLISHED | CLOSED)) && head->answered == connection->client_side.next) {
 		struct evk_draft *draft = find_draft();
-		if (draft && !retry(skb, client, connection, draft, 1, &fib, now))
-			return send_syn(skb, &fib, head, draft);
+		if (draft && !retry(skb, client, connection, draft, 1, &draft->fib, now)) {
+			draft->from = head->from.ip;
+			draft->to = head->to.ip;
+			return SEND_SYN;
+		}
 	}
 	enum way way = find_way(skb, &fib, &listener, &client->ip, head->tos);
 	/* The system tells the member, and does not send the packet on. */
@@ -1715,7 +1829,7 @@ static __always_inline int to_client(struct __sk_buff *skb, const struct headers
 	struct evk_side *side = &connection->member_side, *other = &connection->client_side;
 	if (flags & COPIED) {
 		/* As in `to_member`. */
-	} else if (head->rst) {
+	} else if (kind == RESET) {
 		if (!(flags & ESTABLISHED) && head->answered == other->next) {
 			forget_syn(client, connection);
 			end_connection(client, connection, END_REFUSED, now);
@@ -1724,7 +1838,7 @@ static __always_inline int to_client(struct __sk_buff *skb, const struct headers
 		} else {
 			count(STRAY_RESETS);
 		}
-	} else {
+	} else if (kind == MIDDLE) {
 		__u32 before = side->next;
 		int is_new = flags & ESTABLISHED && follow(head, side, other);
 		if (head->payload && flags & ESTABLISHED && side->next != before)
@@ -1949,8 +2063,9 @@ static __always_inline int change_quoted(struct __sk_buff *skb, int is_source, c
 
 /* Forwards an error of ICMP about a packet of a connection, with the addresses that its sender knows. The receiver
  * compares the quoted sequence number with what it has sent. */
-static __attribute__((noinline)) int forward_error(struct __sk_buff *skb, int is6)
+__attribute__((noinline)) int evk_forward_error(struct __sk_buff *skb)
 {
+	int is6 = has_ipv6(skb);
 	struct headers head = {};
 	__u32 length = 0;
 	enum content content = is6 ? read_ipv6(skb, &head, &length) : read_ipv4(skb, &head, &length);
@@ -2013,9 +2128,10 @@ static __attribute__((noinline)) int forward_error(struct __sk_buff *skb, int is
 	return redirect(&fib);
 }
 
-/* Forwards a packet of TCP. */
-static __attribute__((noinline)) int forward_tcp(struct __sk_buff *skb, int is6)
+/* Forwards a packet of TCP, of the kind that its flags say. */
+static __always_inline int forward_tcp(struct __sk_buff *skb, enum kind kind)
 {
+	int is6 = has_ipv6(skb);
 	struct headers head = {};
 	__u32 length = 0;
 	enum content content = is6 ? read_ipv6(skb, &head, &length) : read_ipv4(skb, &head, &length);
@@ -2025,7 +2141,7 @@ static __attribute__((noinline)) int forward_tcp(struct __sk_buff *skb, int is6)
 		return pass(PASSED_ODD);
 	if (head.syn && (head.fin || head.rst))
 		return TC_ACT_UNSPEC;
-	int begins = head.syn && !head.ack;
+	int begins = kind == FIRST;
 	struct found found;
 	find_connection(&head, &found, begins);
 	struct evk_connection *connection = found.connection;
@@ -2033,12 +2149,29 @@ static __attribute__((noinline)) int forward_tcp(struct __sk_buff *skb, int is6)
 	if (!connection || (found.is_of_client && begins && connection->flags & CLOSED))
 		return begins ? begin(skb, &head, &head.from, found.listener, !!found.entry, bpf_ktime_get_ns()) :
 				forward_by_row(skb, &head.from, &head.to, 0);
-	__u64 now = is_in_middle(connection, &head, found.is_of_client) ? 0 : bpf_ktime_get_ns();
+	__u64 now = kind == MIDDLE && is_in_middle(connection, &head, found.is_of_client) ? 0 : bpf_ktime_get_ns();
 	if (found.is_of_client)
-		return to_member(skb, &head, &head.from, connection, now);
+		return to_member(skb, &head, &head.from, connection, kind, now);
 	if (connection->flags & DIRECT)
 		return relay_to_client(skb, &head, connection);
-	return to_client(skb, &head, found.client, connection, now);
+	return to_client(skb, &head, found.client, connection, kind, now);
+}
+
+/* Functions of their own, which the verifier checks once, and with less on the stack than together: most packets need the
+ * first one only. */
+__attribute__((noinline)) int evk_forward_middle(struct __sk_buff *skb)
+{
+	return forward_tcp(skb, MIDDLE);
+}
+
+__attribute__((noinline)) int evk_forward_first(struct __sk_buff *skb)
+{
+	return forward_tcp(skb, FIRST);
+}
+
+__attribute__((noinline)) int evk_forward_reset(struct __sk_buff *skb)
+{
+	return forward_tcp(skb, RESET);
 }
 
 #include "udp.bpf.h"
@@ -2053,7 +2186,17 @@ static __always_inline int forward_short(struct __sk_buff *skb)
 	struct iphdr *ip = data + IP_AT;
 	if ((void *)(ip + 1) > end || ip->protocol != IPPROTO_UDP || !(ip->frag_off & bpf_htons(0x1fff)))
 		return TC_ACT_UNSPEC;
-	return forward_udp(skb, 0);
+	return evk_forward_udp(skb);
+}
+
+/* Finds the kind of a packet of TCP, of which the header can be read. */
+static __always_inline enum kind find_kind(struct __sk_buff *skb, int is6)
+{
+	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
+	struct tcphdr *tcp = data + (is6 ? HEADERS6 : HEADERS) - sizeof(*tcp);
+	if ((void *)(tcp + 1) > end)
+		return MIDDLE;
+	return tcp->rst ? RESET : tcp->syn && !tcp->ack ? FIRST : MIDDLE;
 }
 
 /* Forwards a packet. The functions for each protocol have stacks of their own: together these are beyond the limit. */
@@ -2071,15 +2214,18 @@ static __always_inline int forward(struct __sk_buff *skb)
 		return TC_ACT_UNSPEC;
 	__u8 payload = is6 ? ((struct ipv6hdr *)(data + IP_AT))->nexthdr : ((struct iphdr *)(data + IP_AT))->protocol;
 	if (payload == (is6 ? IPPROTO_ICMPV6 : IPPROTO_ICMP)) {
-		int answer = forward_error(skb, is6);
-		return answer == TC_ACT_UNSPEC ? forward_udp_error(skb, is6) : answer;
+		int answer = evk_forward_error(skb);
+		return answer == TC_ACT_UNSPEC ? evk_forward_udp_error(skb) : answer;
 	}
 	/* Fragments of IPv6 may be those of a datagram. */
 	if (payload == IPPROTO_UDP || (is6 && payload == IPPROTO_FRAGMENT))
-		return forward_udp(skb, is6);
+		return evk_forward_udp(skb);
 	if (pull(skb, is6 ? HEADERS6 : HEADERS))
 		return TC_ACT_UNSPEC;
-	return payload == IPPROTO_TCP || (is6 && is_extension(payload)) ? forward_tcp(skb, is6) : TC_ACT_UNSPEC;
+	if (payload != IPPROTO_TCP && (!is6 || !is_extension(payload)))
+		return TC_ACT_UNSPEC;
+	enum kind kind = find_kind(skb, is6);
+	return kind == MIDDLE ? evk_forward_middle(skb) : kind == FIRST ? evk_forward_first(skb) : evk_forward_reset(skb);
 }
 
 SEC("tc")
@@ -2091,6 +2237,8 @@ int evk_forward(struct __sk_buff *skb)
 	int answer = forward(skb);
 	if (answer == SEND_BY_TUNNEL)
 		answer = evk_send_by_tunnel(skb);
+	else if (answer == SEND_SYN)
+		answer = evk_send_syn(skb);
 	if (has_trace)
 		end_trace(skb, answer);
 	return answer;
@@ -2101,7 +2249,10 @@ int evk_forward(struct __sk_buff *skb)
 /* Chooses a seat of a group without a packet: for tests. */
 struct evk_question {
 	__u32 group;
-	__u32 is_ipv6; /* family of the client */
+	__u32 tries; /* number of seats that are excluded */
+	struct evk_address client;
+	__u16 tried[MAX_RETRIES];
+	__u32 zero;
 };
 
 SEC("syscall")
@@ -2109,11 +2260,13 @@ int evk_choose(struct evk_question *question)
 {
 	__u32 zero = 0;
 	struct evk_best *best = bpf_map_lookup_elem(&evk_best, &zero);
-	if (best)
-		best->tries = 0;
-	if (best)
-		best->is_ipv6 = question->is_ipv6;
-	return evk_choose_seat(question->group);
+	if (!best)
+		return -2;
+	best->tries = question->tries;
+	__builtin_memcpy(best->tried, question->tried, sizeof(best->tried));
+	__builtin_memcpy(&best->client, &question->client, sizeof(best->client));
+	best->is_ipv6 = is_ipv6(&best->client.ip);
+	return choose_seat(question->group);
 }
 
 /* Removal of a connection that is over, or that was silent for too long. */
@@ -2129,6 +2282,8 @@ struct evk_removal {
 /* Removals of a run, written by the balancer. */
 struct evk_removals {
 	struct evk_removal all[REMOVALS];
+	__u32 removed; /* a bit for each that was removed */
+	__u32 zero;
 };
 
 struct {
@@ -2138,8 +2293,8 @@ struct {
 	__type(value, struct evk_removals);
 } evk_removals SEC(".maps");
 
-/* Removes the connection of a removal. A function of its own, which the verifier checks once. Returns 1 if the connection
- * was removed. */
+/* Removes the connection of a removal. A function of its own, which the verifier checks once. Returns 1 if the connection was
+ * removed, which is noted, too. */
 __attribute__((noinline)) int evk_remove_one(__u32 number)
 {
 	__u32 zero = 0;
@@ -2157,7 +2312,10 @@ __attribute__((noinline)) int evk_remove_one(__u32 number)
 	end_connection(&client, connection, end, bpf_ktime_get_ns());
 	/* Not in the draft: a packet may come meanwhile. */
 	struct evk_nat_pair pair;
-	return delete_entry(&client, connection, began, &pair);
+	if (!delete_entry(&client, connection, began, &pair))
+		return 0;
+	removals->removed |= 1U << (number & (REMOVALS - 1));
+	return 1;
 }
 
 struct evk_removal_order {
@@ -2169,14 +2327,18 @@ struct evk_removal_order {
 SEC("syscall")
 int evk_remove(struct evk_removal_order *order)
 {
-	__u32 count = order->count, removed = 0;
+	__u32 count = order->count, zero = 0;
+	struct evk_removals *removals = bpf_map_lookup_elem(&evk_removals, &zero);
+	if (!removals)
+		return 0;
+	/* In memory: the verifier of Linux 6.1 would follow each value that a variable may have. */
+	removals->removed = 0;
 	for (__u32 i = 0; i < REMOVALS; i++) {
 		if (i >= count)
 			break;
-		if (evk_remove_one(i))
-			removed |= 1U << i;
+		evk_remove_one(i);
 	}
-	return removed;
+	return removals->removed;
 }
 
 /* Corrects a member's number of connections. */

@@ -113,8 +113,7 @@ static __always_inline int read_quic_id(struct __sk_buff *skb, struct evk_udp_dr
 					__u32 group)
 {
 	__builtin_memset(&draft->id, 0, sizeof(draft->id));
-	if (length < QUIC_MIN_ID || length > QUIC_MAX_ID ||
-	    bpf_skb_load_bytes(skb, at, draft->id.bytes, length))
+	if (!is_within(&length, QUIC_MIN_ID, QUIC_MAX_ID) || bpf_skb_load_bytes(skb, at, draft->id.bytes, length))
 		return -1;
 	draft->id.length = length;
 	draft->id.group = group;

@@ -91,7 +91,7 @@ static __always_inline struct evk_row *find_row(__u32 group, __u32 hash, int is6
 	return rows ? &rows->rows[hash & (ROWS - 1)] : 0;
 }
 
-/* Chooses the better one of the row's first two seats that may get connections. Returns as `evk_choose_seat`. */
+/* Chooses the better one of the row's first two seats that may get connections. Returns as `choose_seat`. */
 __attribute__((noinline)) int evk_choose_of_row(__u32 number, __u32 hash)
 {
 	__u32 zero = 0;
@@ -368,8 +368,10 @@ __attribute__((noinline)) int evk_send_by_tunnel(struct __sk_buff *skb)
 	return redirect(fib);
 }
 
-/* Answer of a function that has filled in the tunnel: the caller of all sends the packet, with more room on the stack. */
+/* Answers of functions that have filled in the tunnel, or the draft's SYN: the caller of all sends the packet, with more room
+ * on the stack. */
 #define SEND_BY_TUNNEL 1000
+#define SEND_SYN 1001
 
 /* Fills in the tunnel to the member of a connection for a client's packet. */
 static __attribute__((noinline)) int aim_at_member(const struct evk_address *client,

@@ -358,7 +358,7 @@ static __always_inline int enter_session(struct evk_udp_draft *draft, __u64 now)
 }
 
 /* Chooses a member for the draft's client, but not the seat `failed` if there is another one. Returns as
- * `evk_choose_seat`. */
+ * `choose_seat`. */
 static __always_inline int choose_for_session(struct evk_udp_draft *draft, __u32 group, int failed)
 {
 	__u32 zero = 0;
@@ -369,10 +369,10 @@ static __always_inline int choose_for_session(struct evk_udp_draft *draft, __u32
 	best->tried[0] = failed;
 	best->is_ipv6 = is_ipv6(&draft->who.client.ip);
 	best->client = draft->who.client;
-	int chosen = evk_choose_seat(group);
+	int chosen = choose_seat(group);
 	if (chosen == -1 && failed >= 0) {
 		best->tries = 0;
-		chosen = evk_choose_seat(group);
+		chosen = choose_seat(group);
 	}
 	return chosen;
 }
@@ -671,8 +671,9 @@ static __always_inline int forward_datagram(struct __sk_buff *skb, const struct 
 }
 
 /* Forwards a packet of UDP. */
-static __attribute__((noinline)) int forward_udp(struct __sk_buff *skb, int is6)
+__attribute__((noinline)) int evk_forward_udp(struct __sk_buff *skb)
 {
+	int is6 = has_ipv6(skb);
 	struct headers head = {};
 	__u32 length = 0;
 	enum content content = is6 ? read_ipv6(skb, &head, &length) : read_ipv4(skb, &head, &length);
@@ -712,8 +713,9 @@ static __always_inline int is_refusal(struct __sk_buff *skb, int is6)
 }
 
 /* Forwards an error of ICMP about a datagram of a session, with the addresses that its sender knows. */
-static __attribute__((noinline)) int forward_udp_error(struct __sk_buff *skb, int is6)
+__attribute__((noinline)) int evk_forward_udp_error(struct __sk_buff *skb)
 {
+	int is6 = has_ipv6(skb);
 	struct headers head = {};
 	__u32 length = 0;
 	enum content content = is6 ? read_ipv6(skb, &head, &length) : read_ipv4(skb, &head, &length);

@@ -32,38 +32,81 @@ macro_rules! bpf_object {
     }};
 }
 
-/// Reason why the kernel does not tell its load.
+/// Programs that are loaded together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Programs {
+    /// Programs that forward connections and sessions.
+    Forwarding,
+    /// Programs of members that take packets out of tunnels.
+    Tunnels,
+    /// Programs that read the kernel's load.
+    Monitor,
+    /// Programs that make packets for measurements.
+    Traffic,
+}
+
+impl Programs {
+    /// Returns the name of the programs in a sentence.
+    pub fn in_words(self) -> &'static str {
+        match self {
+            Programs::Forwarding => "the forwarding programs",
+            Programs::Tunnels => "the programs for tunnels",
+            Programs::Monitor => "the programs of the load monitor",
+            Programs::Traffic => "the programs that make packets",
+        }
+    }
+
+    /// Returns the oldest version of Linux for the programs. Those of 6.1 were not tried with an older one.
+    pub fn oldest_linux(self) -> &'static str {
+        match self {
+            Programs::Forwarding | Programs::Tunnels | Programs::Traffic => "6.1",
+            Programs::Monitor => "5.15",
+        }
+    }
+}
+
+/// Reason why programs in the kernel cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum BpfError {
     /// The kernel has no description of its types.
     #[error(
-        "this kernel has no BTF ({BTF}: {0}), so the kernel's data cannot be found: the kernel needs \
-         CONFIG_DEBUG_INFO_BTF=y, which the kernels of distributions have; {AGENT}"
+        "this kernel has no BTF ({BTF}: {0}), which BPF programs need: the kernel needs \
+         CONFIG_DEBUG_INFO_BTF=y, which the kernels of distributions have"
     )]
     NoBtf(io::Error),
     /// BTF without what is needed.
     #[error(
-        "the BTF of this kernel has no {0}: Evenkeel needs Linux 5.15 or newer, built with \
-         pahole 1.16 or newer; {AGENT}"
+        "the BTF of this kernel has no {0}: the load monitor needs Linux 5.15 or newer, built with \
+         pahole 1.16 or newer"
     )]
     Btf(String),
     /// No right to do it.
     #[error(
         "no right to {0}: this needs root, or the capabilities CAP_BPF, CAP_NET_ADMIN and \
-         CAP_PERFMON (and no seccomp filter or lockdown that forbids bpf(2)); {AGENT}"
+         CAP_PERFMON (and no seccomp filter or lockdown that forbids bpf(2))"
     )]
     Rights(&'static str),
-    /// The kernel refused.
+    /// The kernel refused to load programs.
     #[error(
-        "this kernel refuses to {0}: {1}; Evenkeel needs Linux 5.15 or newer with CONFIG_BPF_SYSCALL \
-         and CONFIG_BPF_JIT; {AGENT}"
+        "this kernel refuses to load {}: {error}; these need Linux {} or newer with CONFIG_BPF_SYSCALL and \
+         CONFIG_BPF_JIT",
+        .programs.in_words(),
+        .programs.oldest_linux()
     )]
+    Load {
+        /// Programs that the kernel refused.
+        programs: Programs,
+        /// Error of the kernel.
+        error: String,
+    },
+    /// The kernel refused.
+    #[error("this kernel refuses to {0}: {1}")]
     Refused(&'static str, String),
-    /// Data of the kernel that is not as expected.
-    #[error("the load of this kernel cannot be found: {0}; {AGENT}")]
+    /// Data of the kernel or of a program that is not as expected.
+    #[error("the BPF programs fail: {0}")]
     Lost(&'static str),
     /// More CPUs than a record has room for.
-    #[error("{0} CPUs, and a load record has room for {MAX_CPUS}; {AGENT}")]
+    #[error("{0} CPUs, and a load record has room for {MAX_CPUS}")]
     Cpus(usize),
     /// A file or folder that is not as it should be.
     #[error("{0}")]
@@ -112,7 +155,6 @@ impl FirstError {
 }
 
 const BTF: &str = "/sys/kernel/btf/vmlinux";
-const AGENT: &str = "`evenkeel agent` reports the load of any machine";
 
 /// A variable that a kernel has not.
 const NOWHERE: u32 = u32::MAX;
@@ -141,6 +183,14 @@ pub(crate) fn lead_messages() {
             _ => tracing::debug!("{text}"),
         }
     })));
+}
+
+/// Says why programs could not be loaded.
+pub fn failed_to_load(programs: Programs) -> impl FnOnce(libbpf_rs::Error) -> BpfError {
+    move |error| match failed_to("load BPF programs")(error) {
+        BpfError::Refused(_, error) => BpfError::Load { programs, error },
+        other => other,
+    }
 }
 
 /// Opens an object of programs.
@@ -404,6 +454,33 @@ mod tests {
             );
         }
         assert!(!is_made_for(Some(1), Some(1), None));
+    }
+
+    #[test]
+    fn s41_the_error_of_refused_programs_names_the_version_that_these_need() {
+        let refuse = |programs| {
+            let error = libbpf_rs::Error::from_raw_os_error(libc::E2BIG);
+            failed_to_load(programs)(error).to_string()
+        };
+        for (programs, name, version) in [
+            (Programs::Forwarding, "forwarding", "6.1"),
+            (Programs::Tunnels, "tunnels", "6.1"),
+            (Programs::Monitor, "load monitor", "5.15"),
+        ] {
+            let error = refuse(programs);
+            assert!(error.contains(name), "{error}");
+            assert!(
+                error.contains(&format!("need Linux {version} or newer")),
+                "{error}"
+            );
+            assert!(error.contains("too long"), "{error}");
+        }
+        let rights = libbpf_rs::Error::from_raw_os_error(libc::EPERM);
+        let error = failed_to_load(Programs::Forwarding)(rights);
+        assert!(matches!(error, BpfError::Rights(_)), "{error}");
+        // An error of a map says nothing of versions.
+        let other = refuse_with("write a BPF map", -libc::E2BIG).to_string();
+        assert!(!other.contains("Linux"), "{other}");
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::os::fd::AsFd;
 
 use libbpf_rs::{MapCore, MapFlags, Object, ProgramInput, Xdp, XdpFlags};
 
-use crate::bpf::{self, failed_to, find_map, find_program, find_program_mut};
+use crate::bpf::{self, Programs, failed_to_load, find_map, find_program, find_program_mut};
 
 /// Number of different frames.
 pub const FRAMES: usize = 64;
@@ -26,7 +26,7 @@ impl Traffic {
     /// A right is missing, or the kernel refuses.
     pub fn open() -> Result<Self, String> {
         let open = bpf::open_programs(crate::bpf_object!("traffic.bpf.o"));
-        let object = open.and_then(|open| open.load().map_err(failed_to("load programs")));
+        let object = open.and_then(|open| open.load().map_err(failed_to_load(Programs::Traffic)));
         object.map(Traffic).map_err(|error| error.to_string())
     }
 

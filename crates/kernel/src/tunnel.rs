@@ -15,7 +15,9 @@ use libbpf_rs::{
 };
 use nix::net::if_::{if_indextoname, if_nameindex};
 
-use crate::bpf::{self, BpfError, create_clsact, failed_to, find_program};
+use crate::bpf::{
+    self, BpfError, Programs, create_clsact, failed_to, failed_to_load, find_program,
+};
 use crate::forward::list_interfaces;
 
 /// Version of the maps, part of the folder's name.
@@ -108,9 +110,7 @@ pub fn attach(
                 .map_err(failed_to("hold a BPF map"))?;
         }
     }
-    let object = object
-        .load()
-        .map_err(failed_to("load the programs for tunnels"))?;
+    let object = object.load().map_err(failed_to_load(Programs::Tunnels))?;
     let interfaces = list_interfaces()?;
     write_addresses(&folder, addresses, &interfaces)?;
     write_keys(&open_map(&folder, BALANCERS)?, balancers, |_| 1)?;

@@ -1,6 +1,8 @@
 //! Questions to the API server over HTTP.
 
 use std::collections::BTreeSet;
+#[cfg(test)]
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -12,6 +14,10 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use tokio::time::timeout;
 
 use crate::access::{Access, Credentials};
+#[cfg(test)]
+use crate::access::{Data, Server};
+#[cfg(test)]
+use crate::fake_server::FakeServer;
 use crate::list::{Fault, Status};
 use crate::slice;
 
@@ -37,6 +43,9 @@ pub(crate) struct Api {
     pub(crate) id: u64,
     pub(crate) access: Access,
     credentials: Mutex<Option<Credentials>>,
+    /// Server in memory that answers in place of the one at the address.
+    #[cfg(test)]
+    fake: Option<Arc<FakeServer>>,
 }
 
 impl Api {
@@ -45,6 +54,25 @@ impl Api {
             id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
             access,
             credentials: Mutex::new(None),
+            #[cfg(test)]
+            fake: None,
+        }
+    }
+
+    /// An API server in memory.
+    #[cfg(test)]
+    pub(crate) fn with_fake(fake: Arc<FakeServer>) -> Self {
+        let access = Access {
+            server: Server::from_url("http://127.0.0.1:1").unwrap(),
+            authorities: Data::None,
+            server_name: None,
+            verify: true,
+            certificate: None,
+            token: Data::None,
+        };
+        Api {
+            fake: Some(fake),
+            ..Api::new(access)
         }
     }
 
@@ -95,6 +123,12 @@ impl Api {
         target: &str,
         body: Option<(&str, &[u8])>,
     ) -> Result<Answer, Fault> {
+        #[cfg(test)]
+        if let Some(fake) = &self.fake {
+            let asked = fake.ask(method, target, body.map(|(_, bytes)| bytes));
+            let late = |_| Err(Fault::new("no answer within 10 s"));
+            return timeout(ANSWER, asked).await.unwrap_or_else(late);
+        }
         let credentials = self.credentials()?;
         let (target, authority) = self.address(target);
         let mut fields = fields_of(&credentials);
@@ -127,6 +161,11 @@ impl Api {
         let query = format!(
             "watch=true&allowWatchBookmarks=true&timeoutSeconds={seconds}&resourceVersion={version}"
         );
+        #[cfg(test)]
+        if let Some(fake) = &self.fake {
+            let target = collection.with_query(&query);
+            return fake.watch(&target, (seconds, silence), take).await;
+        }
         let (target, authority) = self.address(&collection.with_query(&query));
         let question = Question {
             method: "GET",

@@ -15,9 +15,6 @@ const WATCH_SECONDS: u64 = 300;
 /// Objects in a page of a list.
 pub(crate) const PAGE: usize = 100;
 
-/// Objects in a page after a list has failed: an answer has a bound, and objects may be long.
-const SMALL_PAGE: usize = 10;
-
 /// End of a watch.
 #[derive(Debug)]
 pub(crate) enum WatchEnd {
@@ -67,7 +64,8 @@ impl<S: Store> Follower<S> {
         let listed = self.list_pages().await;
         self.page = match &listed {
             Ok(()) => PAGE,
-            Err(_) => SMALL_PAGE,
+            // An answer has a bound, and objects may be long: in the end each comes alone.
+            Err(_) => (self.page / 10).max(1),
         };
         listed
     }

@@ -18,6 +18,7 @@
 //! | `follow` | list and watch over HTTP, with pauses |
 //! | `scope` | services that share a watch: lists, ports, status |
 //! | `scope_task` | task that follows a scope |
+//! | [`copy`], `last_copy` | last good copy on disk: format, and keeper |
 //! | `plan` | ports that groups name, and the scope of each service |
 //! | [`gateway`] | controller of the Gateway API: objects → text of a configuration, and statuses |
 //! | [`node_zone`] | zone of the balancer's node |
@@ -28,11 +29,15 @@
 
 pub mod access;
 mod api;
+pub mod copy;
 pub mod endpoints;
 pub mod environment;
+#[cfg(test)]
+mod fake_server;
 mod follow;
 pub mod gateway;
 pub mod kubeconfig;
+mod last_copy;
 pub mod list;
 pub mod node_zone;
 mod plan;
@@ -46,6 +51,16 @@ pub mod subsystem;
 pub mod watcher;
 pub mod yaml;
 
-pub use gateway::subsystem::Gateways;
-pub use node_zone::NodeZone;
-pub use subsystem::Endpoints;
+use std::sync::Arc;
+
+use evenkeel_manager::service::Service;
+
+/// Makes the subsystems, in the order of their start. They share the last good copy.
+pub fn list_subsystems() -> [Arc<dyn Service>; 3] {
+    let copy = last_copy::LastCopy::default();
+    [
+        Arc::new(subsystem::Endpoints::new(copy.clone())),
+        Arc::new(node_zone::NodeZone::new(copy.clone())),
+        Arc::new(gateway::subsystem::Gateways::new(copy)),
+    ]
+}

@@ -111,21 +111,17 @@ pub struct Page<T> {
 
 impl<T> Page<T> {
     /// Keeps what `keep` makes of the objects and their names.
-    pub(crate) fn keep_objects<U>(
-        self,
-        mut keep: impl FnMut(&str, T) -> Result<Option<U>, ListError>,
-    ) -> Result<Page<U>, ListError> {
-        let mut objects = Vec::new();
-        for (name, object) in self.objects {
-            if let Some(object) = keep(&name, object)? {
-                objects.push((name, object));
-            }
-        }
-        Ok(Page {
-            objects,
+    pub(crate) fn keep_objects<U>(self, mut keep: impl FnMut(&str, T) -> Option<U>) -> Page<U> {
+        let objects = self.objects.into_iter();
+        let objects = objects.filter_map(|(name, object)| {
+            let object = keep(&name, object)?;
+            Some((name, object))
+        });
+        Page {
+            objects: objects.collect(),
             version: self.version,
             next: self.next,
-        })
+        }
     }
 }
 
@@ -147,12 +143,9 @@ pub enum Event<T> {
 impl<T> Event<T> {
     /// Keeps what `keep` makes of a changed object and its name. Without an object to keep, the object counts as deleted:
     /// it may have been one to keep before.
-    pub(crate) fn keep_object<U>(
-        self,
-        keep: impl FnOnce(&str, T) -> Result<Option<U>, ListError>,
-    ) -> Result<Event<U>, ListError> {
-        Ok(match self {
-            Event::Changed(name, object, version) => match keep(&name, object)? {
+    pub(crate) fn keep_object<U>(self, keep: impl FnOnce(&str, T) -> Option<U>) -> Event<U> {
+        match self {
+            Event::Changed(name, object, version) => match keep(&name, object) {
                 Some(object) => Event::Changed(name, object, version),
                 None => Event::Deleted(name, version),
             },
@@ -160,7 +153,7 @@ impl<T> Event<T> {
             Event::Bookmark(version) => Event::Bookmark(version),
             Event::Failed(status) => Event::Failed(status),
             Event::Other => Event::Other,
-        })
+        }
     }
 }
 

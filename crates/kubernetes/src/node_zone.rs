@@ -17,6 +17,7 @@ use tracing::{info, warn};
 
 use crate::api::{Api, status_of};
 use crate::environment::Environment;
+use crate::last_copy::LastCopy;
 use crate::list::Fault;
 use crate::pod::ZONE;
 use crate::subsystem::{find_api, is_used};
@@ -26,9 +27,10 @@ use crate::watcher::{Pace, refusal_of};
 const START: Duration = Duration::from_secs(5);
 
 /// Finder of the zone. A node stays in its zone, so the API server is asked until it has answered once. Clones are the same.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct NodeZone {
     inner: Arc<Inner>,
+    copy: LastCopy,
 }
 
 #[derive(Debug, Default)]
@@ -96,6 +98,30 @@ fn is_node_name(text: &str) -> bool {
 }
 
 impl NodeZone {
+    /// Makes a finder that begins with the zone of the last good copy while the API server is away.
+    pub(crate) fn new(copy: LastCopy) -> Self {
+        NodeZone {
+            inner: Arc::default(),
+            copy,
+        }
+    }
+
+    /// Tells the manager of the zone of the last good copy.
+    async fn use_copy(&self, manager: &Manager) {
+        let Some(copy) = self.copy.load_for_effect().await else {
+            return;
+        };
+        let zone = copy.zone.as_ref().filter(|zone| is_name(zone));
+        if let Some(zone) = zone
+            && manager.set_found_zone(zone.to_string()).await.is_ok()
+        {
+            self.copy.log_use(
+                &format!("the balancer is in zone {zone}, the zone"),
+                copy.at,
+            );
+        }
+    }
+
     /// Asks once, and tells the manager of the zone.
     async fn find_zone(&self, question: &NodeQuestion, manager: &Manager) -> Result<(), Fault> {
         let node = &question.node;
@@ -152,7 +178,10 @@ impl Service for NodeZone {
         Box::pin(async move {
             if let Some(question) = question {
                 // If there is no answer, `run` asks again, and tells why.
-                let _ = timeout(START, this.find_zone(&question, &manager)).await;
+                let found = timeout(START, this.find_zone(&question, &manager)).await;
+                if !matches!(found, Ok(Ok(()))) && manager.found_zone().is_none() {
+                    this.use_copy(&manager).await;
+                }
             }
             Ok(())
         })

@@ -215,16 +215,12 @@ impl Scope {
                 return false;
             };
             let page = list::parse_page::<RawService>(&answer.body);
-            let page = page.and_then(|page| {
+            let page = page.map(|page| {
                 page.keep_objects(|key, ports| {
                     let (namespace, service) = key.split_once('/').unwrap_or_default();
                     let name = (namespace.to_owned(), service.to_owned());
-                    Ok(self
-                        .slices
-                        .lock()
-                        .service(&name)
-                        .is_some()
-                        .then_some((name, ports)))
+                    let is_wanted = self.slices.lock().service(&name).is_some();
+                    is_wanted.then_some((name, ports))
                 })
             });
             let Ok(page) = page else {

@@ -345,11 +345,21 @@ mod tests {
     use crate::list::{self, Event, Page};
 
     fn parse_page(text: &[u8]) -> Result<Page<Slice>, ListError> {
-        list::parse_page::<RawSlice<'_>>(text)?.keep_objects(|_, slice| slice.read().map(Some))
+        let mut error = None;
+        let page = list::parse_page::<RawSlice<'_>>(text)?.keep_objects(|_, slice| {
+            let read = slice.read();
+            read.map_err(|why| error = Some(why)).ok()
+        });
+        error.map_or(Ok(page), Err)
     }
 
     fn parse_event(text: &[u8]) -> Result<Event<Slice>, ListError> {
-        list::parse_event::<RawSlice<'_>>(text)?.keep_object(|_, slice| slice.read().map(Some))
+        let mut error = None;
+        let event = list::parse_event::<RawSlice<'_>>(text)?.keep_object(|_, slice| {
+            let read = slice.read();
+            read.map_err(|why| error = Some(why)).ok()
+        });
+        error.map_or(Ok(event), Err)
     }
 
     const SLICE: &str = r#"{"metadata":{"name":"web-1","namespace":"shop","resourceVersion":"7",

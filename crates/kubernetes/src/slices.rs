@@ -341,7 +341,9 @@ impl Slices {
     }
 
     /// Sets the slices of a service, from a list of a version.
-    fn set_listed(&mut self, name: &Arc<ServiceName>, slices: ByKey, at: Option<u64>) {
+    fn set_listed(&mut self, name: &Arc<ServiceName>, mut slices: ByKey, at: Option<u64>) {
+        // A slice may have come from another service, before the watch has told so.
+        slices.retain(|key, _| self.leave_owner(key, name, at).is_some());
         let Some(service) = self.services.get_mut(name) else {
             return;
         };
@@ -387,25 +389,19 @@ impl Slices {
     }
 
     /// Reads a slice; `None` if nobody wants the service.
-    fn read_slice(
-        &self,
-        key: &str,
-        mut slice: UnreadSlice<'_>,
-    ) -> Result<Option<ServiceSlice>, ListError> {
+    fn read_slice(&self, key: &str, mut slice: UnreadSlice<'_>) -> Option<ServiceSlice> {
         let (namespace, _) = key.split_once('/').unwrap_or_default();
         let name = (namespace.to_owned(), std::mem::take(&mut slice.service));
-        let Some((service, _)) = self.services.get_key_value(&name) else {
-            return Ok(None);
-        };
+        let (service, _) = self.services.get_key_value(&name)?;
         // A slice that cannot be read has no endpoints, and harms its own service alone: others share the watch.
         let slice = slice.read().unwrap_or_else(|error| {
             tracing::warn!("kubernetes: the EndpointSlice {key} is left out: {error}");
             Slice::default()
         });
-        Ok(Some(ServiceSlice {
+        Some(ServiceSlice {
             service: Arc::clone(service),
             slice,
-        }))
+        })
     }
 
     /// Returns the only service, which all pods are of.
@@ -454,6 +450,9 @@ impl Slices {
                 self.awaited.insert(Arc::clone(name));
             }
         }
+        // The list alone says whose each slice is, also if the server has gone back to an older version.
+        let listed: BTreeSet<&Arc<ServiceName>> = in_list.iter().map(|(name, _)| name).collect();
+        self.owners.retain(|_, owner| !listed.contains(owner));
         for (name, counted) in in_list {
             match self.find_excess(counted) {
                 Some(error) => self.note_excess(&name, error),
@@ -484,12 +483,10 @@ impl Slices {
             service: name,
             slice,
         } = object;
-        let others = self.owners.get(key).filter(|owner| **owner != name);
-        let has_left = match others.cloned() {
-            Some(owner) => self.take_slice(&owner, key),
-            None => false,
-        };
         let (version, is_awaited) = (self.last_version(), self.awaited.contains(&name));
+        let Some(has_left) = self.leave_owner(key, &name, version) else {
+            return false;
+        };
         let Some(service) = self.services.get_mut(&name) else {
             return has_left;
         };
@@ -508,6 +505,32 @@ impl Slices {
         }
         self.changed.insert(name);
         true
+    }
+
+    /// Takes a slice that is another service's at a version from the service that has the slice. Returns true if there was
+    /// such a service; `None` if the list of this service is newer, so that the slice stays.
+    fn leave_owner(
+        &mut self,
+        key: &str,
+        other: &Arc<ServiceName>,
+        version: Option<u64>,
+    ) -> Option<bool> {
+        let owner = self.owners.get(key).filter(|owner| *owner != other);
+        let Some(owner) = owner.cloned() else {
+            return Some(false);
+        };
+        // The list of an awaited service brings its slices.
+        let is_awaited = self.awaited.contains(&owner);
+        if let Some(service) = self.services.get_mut(&owner) {
+            if !is_awaited && !is_newer(version, service.listed_at) {
+                return None;
+            }
+            service.events += 1;
+            service.slices.remove(key);
+        }
+        self.owners.remove(key);
+        self.changed.insert(owner);
+        Some(true)
     }
 
     /// Removes a slice. Returns true if members may have changed.
@@ -558,26 +581,26 @@ impl Store for SharedSlices {
 
     fn parse_page(&self, body: &[u8]) -> Result<Page<ServiceSlice>, ListError> {
         let mut slices = self.lock();
-        match slices.service_of_pods() {
+        Ok(match slices.service_of_pods() {
             Some(service) => list::parse_page::<RawPod>(body)?.keep_objects(|_, slice| {
                 let service = Arc::clone(&service);
-                Ok(slices.count_listed(ServiceSlice { service, slice }))
+                slices.count_listed(ServiceSlice { service, slice })
             }),
             None => list::parse_page::<RawSlice<'_>>(body)?.keep_objects(|key, slice| {
                 let object = slices.read_slice(key, slice)?;
-                Ok(object.and_then(|object| slices.count_listed(object)))
+                slices.count_listed(object)
             }),
-        }
+        })
     }
 
     fn parse_event(&self, line: &[u8]) -> Result<Event<ServiceSlice>, ListError> {
         let slices = self.lock();
-        match slices.service_of_pods() {
+        Ok(match slices.service_of_pods() {
             Some(service) => list::parse_event::<RawPod>(line)?
-                .keep_object(|_, slice| Ok(Some(ServiceSlice { service, slice }))),
+                .keep_object(|_, slice| Some(ServiceSlice { service, slice })),
             None => list::parse_event::<RawSlice<'_>>(line)?
                 .keep_object(|key, slice| slices.read_slice(key, slice)),
-        }
+        })
     }
 
     /// Bounds are those of each service: a service beyond them harms no other.
@@ -604,6 +627,8 @@ impl Store for SharedSlices {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
     use crate::watcher::Watcher;
 
@@ -734,6 +759,162 @@ mod tests {
         assert!(
             world.addresses("a").unwrap().is_empty() && world.addresses("b").unwrap().is_empty()
         );
+    }
+
+    #[test]
+    fn a_list_of_a_service_takes_slices_from_others_before_the_watch_tells_so() {
+        let mut world = World::new(&["a"]);
+        world.list(
+            10,
+            &[
+                object("x", "a", 1, &["10.0.0.1"]),
+                object("y", "a", 1, &["10.0.0.2"]),
+            ],
+        );
+        world.changed();
+        world.slices.lock().want_service(&name("b"), false);
+        let listed = [object("x", "b", 15, &["10.0.0.1"])];
+        world.list_awaited(&["b"], (10, 20), &listed).unwrap();
+        assert_eq!(world.addresses("a").unwrap(), ["10.0.0.2"]);
+        assert_eq!(world.addresses("b").unwrap(), ["10.0.0.1"]);
+        assert_eq!(world.changed(), ["a", "b"]);
+        // The watch is behind the list: the slice was changed before it moved.
+        world.tell("MODIFIED", &object("x", "a", 12, &["10.0.0.9"]));
+        world.tell("MODIFIED", &object("x", "b", 15, &["10.0.0.1"]));
+        assert_eq!(world.addresses("a").unwrap(), ["10.0.0.2"]);
+        assert!(world.changed().is_empty());
+        world.tell("DELETED", &object("x", "b", 21, &[]));
+        assert!(world.addresses("b").unwrap().is_empty());
+    }
+
+    /// Step of a cluster, or of those who look at it.
+    #[derive(Clone, Debug)]
+    enum ClusterStep {
+        /// A slice gets to a service, and another address.
+        Put(usize, usize),
+        /// A slice is deleted.
+        Delete(usize),
+        /// The watch tells of the next change.
+        Tell,
+        /// Services that await a list are listed.
+        ListAwaited,
+        /// A service is to be listed again.
+        Await(usize),
+        /// Everything is listed, and the watch begins anew.
+        ListAll,
+    }
+
+    const SERVICES: [&str; 3] = ["a", "b", "c"];
+
+    /// Cluster with slices of three services, whose changes a watch tells later.
+    #[derive(Default)]
+    struct Cluster {
+        version: u64,
+        /// Slices, each with its service and the object.
+        slices: BTreeMap<usize, (usize, String)>,
+        /// Changes that the watch has not told of.
+        untold: std::collections::VecDeque<(&'static str, String)>,
+    }
+
+    impl Cluster {
+        fn change(&mut self, kind: &'static str, slice: usize, service: usize) {
+            self.version += 1;
+            let version = self.version;
+            let address = format!("10.0.{}.{}", version / 256, version % 256);
+            let object = object(
+                &format!("s{slice}"),
+                SERVICES[service],
+                version,
+                &[&address],
+            );
+            self.slices.insert(slice, (service, object.clone()));
+            if kind == "DELETED" {
+                self.slices.remove(&slice);
+            }
+            self.untold.push_back((kind, object));
+        }
+
+        fn objects(&self, services: &[&str]) -> Vec<String> {
+            let slices = self.slices.values();
+            let listed = slices.filter(|(service, _)| services.contains(&SERVICES[*service]));
+            listed.map(|(_, object)| object.clone()).collect()
+        }
+
+        fn take(&mut self, step: &ClusterStep, world: &mut World) {
+            match *step {
+                ClusterStep::Put(slice, service) => {
+                    let is_there = self.slices.contains_key(&slice);
+                    let kind = if is_there { "MODIFIED" } else { "ADDED" };
+                    self.change(kind, slice, service);
+                }
+                ClusterStep::Delete(slice) => {
+                    if let Some((service, _)) = self.slices.get(&slice) {
+                        self.change("DELETED", slice, *service);
+                    }
+                }
+                ClusterStep::Tell => {
+                    if let Some((kind, object)) = self.untold.pop_front() {
+                        world.tell(kind, &object);
+                    }
+                }
+                ClusterStep::ListAwaited => {
+                    let (due, since) = {
+                        let slices = world.slices.lock();
+                        (slices.due_names(Instant::now(), 9), slices.last_version())
+                    };
+                    let names: Vec<&str> = due.iter().map(|(_, name)| &**name).collect();
+                    let objects = self.objects(&names);
+                    let between = (since.unwrap(), self.version);
+                    let faults = world.list_awaited(&names, between, &objects);
+                    assert!(faults.unwrap().is_empty());
+                }
+                ClusterStep::Await(service) => {
+                    world.slices.lock().await_list(&name(SERVICES[service]));
+                }
+                ClusterStep::ListAll => {
+                    world.list(self.version, &self.objects(&SERVICES));
+                    self.untold.clear();
+                }
+            }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn services_have_their_slices_however_lists_and_events_mix(steps in prop::collection::vec(
+            prop_oneof![
+                4 => (0..4_usize, 0..3_usize).prop_map(|(slice, service)| ClusterStep::Put(slice, service)),
+                1 => (0..4_usize).prop_map(ClusterStep::Delete),
+                4 => Just(ClusterStep::Tell),
+                2 => Just(ClusterStep::ListAwaited),
+                2 => (0..3_usize).prop_map(ClusterStep::Await),
+                1 => Just(ClusterStep::ListAll),
+            ],
+            0..60,
+        )) {
+            let mut world = World::new(&SERVICES);
+            let mut cluster = Cluster { version: 10, ..Cluster::default() };
+            world.list(10, &[]);
+            for step in &steps {
+                cluster.take(step, &mut world);
+            }
+            while !cluster.untold.is_empty() {
+                cluster.take(&ClusterStep::Tell, &mut world);
+            }
+            cluster.take(&ClusterStep::ListAwaited, &mut world);
+            let mut count = 0;
+            for service in SERVICES {
+                let wanted = cluster.objects(&[service]);
+                let found = world.addresses(service).unwrap();
+                prop_assert_eq!(found.len(), wanted.len(), "{}", service);
+                for address in &found {
+                    let is_there = wanted.iter().any(|of| of.contains(&format!("\"{address}\"")));
+                    prop_assert!(is_there, "{} of {}", address, service);
+                }
+                count += found.len();
+            }
+            prop_assert_eq!(world.slices.lock().owners.len(), count);
+        }
     }
 
     #[test]

@@ -22,6 +22,7 @@ use tokio::time::timeout;
 use crate::access::Access;
 use crate::api::Api;
 use crate::environment::Environment;
+use crate::last_copy::{CopyTarget, LastCopy};
 use crate::plan::{Plan, Plans};
 use crate::scope::{Scope, ScopeKey};
 use crate::scope_task::{FollowedScope, SameScope, ScopeListener};
@@ -38,9 +39,10 @@ const AT_ONCE: usize = 16;
 const PART: (&str, u32) = ("kubernetes", 1);
 
 /// Members from EndpointSlices. Clones are the same.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct Endpoints {
     inner: Arc<Inner>,
+    copy: LastCopy,
 }
 
 #[derive(Debug, Default)]
@@ -69,7 +71,16 @@ struct State {
 
 impl State {
     /// Follows other plans.
-    fn follow(&mut self, plans: Option<Plans>, planned: Option<(Kubernetes, Option<Node>)>) {
+    fn follow(
+        &mut self,
+        plans: Option<Plans>,
+        planned: Option<(Kubernetes, Option<Node>)>,
+        copy: &LastCopy,
+    ) {
+        let target = { planned.as_ref().zip(plans.as_ref()) }.and_then(|((settings, _), plans)| {
+            CopyTarget::of_section(settings, &plans.api.access.server)
+        });
+        copy.follow(target);
         self.planned = planned;
         let before = self.plans.take();
         let mut ports = std::mem::take(&mut self.ports);
@@ -81,6 +92,7 @@ impl State {
         let names = services.flat_map(|(_, plan)| &plan.ports);
         let names: HashSet<String> = names.map(ToString::to_string).collect();
         self.found.retain(|name, _| names.contains(name));
+        copy.retain_lists(&names);
         let scopes = plans.as_ref().map(|plans| self.want_services(plans));
         let scopes = scopes.unwrap_or_default();
         let keys: HashSet<&ScopeKey> = scopes.iter().map(|(scope, _)| &scope.key).collect();
@@ -133,26 +145,69 @@ impl State {
         Some((self.scopes.get(&plans.scope_of(name, plan))?, plan))
     }
 
-    /// Notes the members of a service.
-    fn note_found(&mut self, name: &ServiceName, found: &FoundLists) {
+    /// Notes the members of a service, of which the API server has told.
+    fn note_found(&mut self, name: &ServiceName, found: &FoundLists, copy: &LastCopy) {
         for (list, members) in found {
             if let Ok(members) = members {
                 self.found.insert(list.clone(), members.clone());
+                copy.note_list(list);
             }
         }
         for port in self.ports.get_mut(name).into_iter().flatten() {
-            let list = format!("{}/{}:{}", name.0, name.1, port.port);
-            match found.get(&list) {
-                Some(Ok(members)) => {
-                    port.members = members.len();
-                    port.draining = members.iter().filter(|member| member.drain).count();
-                    port.error = None;
-                }
-                Some(Err(error)) => port.error = Some(error.clone()),
-                None => {}
+            if let Some(members) = found.get(&name_list(name, port)) {
+                port.error = members.as_ref().err().cloned();
             }
         }
     }
+
+    /// Returns the ports of a service, with the numbers of their members.
+    fn count_members(
+        &self,
+        name: &ServiceName,
+        ports: &[PortStatus],
+        copy: &LastCopy,
+    ) -> Vec<PortStatus> {
+        let ports = ports.iter().map(|port| {
+            let list = name_list(name, port);
+            let members = self.found.get(&list).map_or(&[][..], Vec::as_slice);
+            PortStatus {
+                members: members.len(),
+                draining: members.iter().filter(|member| member.drain).count(),
+                copy_of: copy.time_of_list(&list),
+                ..port.clone()
+            }
+        });
+        ports.collect()
+    }
+
+    /// Returns the members of the services of plans, as the API server has told of them; errors of others.
+    fn choose_members(&self, plans: &Plans) -> FoundLists {
+        let mut found = FoundLists::new();
+        for (name, plan) in &plans.services {
+            let scope = self.scopes.get(&plans.scope_of(name, plan));
+            let members = scope.and_then(|of| plan.choose_members(name, &of.slices.lock()));
+            found.extend(members.unwrap_or_else(|| {
+                let error = scope.and_then(|scope| scope.error_of(name));
+                let late = || format!("no answer of the API server within {START:?}");
+                plan.list_errors(&error.unwrap_or_else(late))
+            }));
+        }
+        found
+    }
+
+    /// Fills in members that are known from before where the API server has told of none.
+    fn fill_in_known(&self, found: &mut FoundLists) {
+        for (name, members) in found {
+            if let Some(known) = self.found.get(name).filter(|_| members.is_err()) {
+                *members = Ok(known.clone());
+            }
+        }
+    }
+}
+
+/// Returns the name of the list of a port.
+fn name_list((namespace, service): &ServiceName, port: &PortStatus) -> String {
+    format!("{namespace}/{service}:{}", port.port)
 }
 
 /// Returns the API server for a section: one of those before, if nothing has changed.
@@ -183,13 +238,21 @@ pub fn credential_files(config: &Config) -> Vec<std::path::PathBuf> {
 }
 
 impl Endpoints {
+    /// Makes a subsystem that keeps the last good copy.
+    pub(crate) fn new(copy: LastCopy) -> Self {
+        Endpoints {
+            inner: Arc::default(),
+            copy,
+        }
+    }
+
     /// Returns the status of all services.
     pub fn statuses(&self) -> Vec<ServiceStatus> {
         let state = self.inner.state.lock();
         let services = state.ports.iter().map(|(name, ports)| {
             let mut status = ServiceStatus {
                 service: format!("{}/{}", name.0, name.1),
-                ports: ports.clone(),
+                ports: state.count_members(name, ports, &self.copy),
                 ..ServiceStatus::default()
             };
             if let Some((scope, _)) = state.find_plan(name) {
@@ -210,7 +273,7 @@ impl Endpoints {
     /// Follows other plans.
     fn follow(&self, plans: Option<Plans>, planned: Option<(Kubernetes, Option<Node>)>) {
         let mut state = self.inner.state.lock();
-        state.follow(plans, planned);
+        state.follow(plans, planned, &self.copy);
         state.next_api = None;
         self.inner.changed.notify_one();
     }
@@ -232,6 +295,30 @@ impl Endpoints {
                 FollowedScope::new(self.clone(), Arc::clone(&manager), scope).run()
             });
             self.inner.changed.notified().await;
+        }
+    }
+
+    /// Fills in members from the last good copy where the API server has told of none.
+    async fn fill_in_copy(&self, found: &mut FoundLists, target: Option<CopyTarget>) {
+        let has_all = found.values().all(Result::is_ok);
+        let Some(target) = target.filter(|_| !has_all) else {
+            return;
+        };
+        let Some(copy) = self.copy.load(&target).await else {
+            return;
+        };
+        let mut count = 0;
+        for (name, members) in found {
+            let known = copy.members.get(name.as_str());
+            if let Some(known) = known.filter(|_| members.is_err()) {
+                *members = Ok(known.to_vec());
+                self.copy.note_copied_list(name, copy.at);
+                count += 1;
+            }
+        }
+        if count > 0 {
+            let what = format!("the members of {count} ports of services are those");
+            self.copy.log_use(&what, copy.at);
         }
     }
 
@@ -269,7 +356,7 @@ impl ScopeListener for Endpoints {
         if let Some(plans) = plans.as_mut().filter(|plans| plans.api.id == api) {
             plans.is_of_cluster = false;
         }
-        state.follow(plans, planned);
+        state.follow(plans, planned, &self.copy);
         self.inner.changed.notify_one();
     }
 
@@ -285,7 +372,7 @@ impl ScopeListener for Endpoints {
                 };
                 let found = plan.choose_members(&name, &scope.slices.lock());
                 let found = found.unwrap_or_default();
-                state.note_found(&name, &found);
+                state.note_found(&name, &found, &self.copy);
                 if plan.has_numbers() && found.values().any(Result::is_err) {
                     unknown.push(name);
                 }
@@ -316,7 +403,11 @@ impl ScopeListener for Endpoints {
 
 impl Service for Endpoints {
     fn run(&self, manager: Arc<Manager>) -> Work<()> {
-        Box::pin(self.clone().follow_plans(manager))
+        let keeper = self.copy.clone().keep(Arc::clone(&manager));
+        let follower = self.clone().follow_plans(manager);
+        Box::pin(async move {
+            tokio::join!(keeper, follower);
+        })
     }
 }
 
@@ -386,29 +477,22 @@ impl Subsystem for Endpoints {
             plan.ports.retain(|port| names.contains(&port.to_string()));
             !plan.ports.is_empty()
         });
+        let target = CopyTarget::of_section(settings, &api.access.server);
         let this = self.clone();
         Box::pin(async move {
             let _ = timeout(START, this.list_members(&mut plans)).await;
+            let mut found = {
+                let state = this.inner.state.lock();
+                let mut found = state.choose_members(&plans);
+                // The process before knew them.
+                state.fill_in_known(&mut found);
+                found
+            };
+            this.fill_in_copy(&mut found, target).await;
             let mut state = this.inner.state.lock();
-            let mut found = FoundLists::new();
-            for (name, plan) in &plans.services {
-                let scope = state.scopes.get(&plans.scope_of(name, plan));
-                let members = scope.and_then(|of| plan.choose_members(name, &of.slices.lock()));
-                found.extend(members.unwrap_or_else(|| {
-                    let error = scope.and_then(|scope| scope.error_of(name));
-                    let late = || format!("no answer of the API server within {START:?}");
-                    plan.list_errors(&error.unwrap_or_else(late))
-                }));
-            }
-            for (name, members) in &mut found {
-                match members {
-                    Ok(members) => drop(state.found.insert(name.clone(), members.clone())),
-                    // The process before knew them.
-                    Err(_) => {
-                        if let Some(known) = state.found.get(name) {
-                            *members = Ok(known.clone());
-                        }
-                    }
+            for (name, members) in &found {
+                if let Ok(members) = members {
+                    state.found.insert(name.clone(), members.clone());
                 }
             }
             found
@@ -473,6 +557,7 @@ impl Subsystem for Endpoints {
             "Questions about the service that failed.",
             |status| status.failures as f64,
         );
+        self.copy.metrics(out);
     }
 
     fn endpoints(&self) -> Vec<Endpoint> {

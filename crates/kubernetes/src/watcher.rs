@@ -190,15 +190,25 @@ pub(crate) fn refusal_of(status: &Status) -> Fault {
 }
 
 /// Pauses between questions, which grow with failures in a row.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct Pace {
     failures: u32,
+    /// Pause after the first failure, at most; each further failure doubles the pause.
+    first: Duration,
+    /// Longest pause, but for one that the API server asks for.
+    longest: Duration,
 }
 
-/// Pause after the first failure; each further one doubles it.
+impl Default for Pace {
+    fn default() -> Self {
+        Pace::between(FIRST_PAUSE, LONGEST_PAUSE)
+    }
+}
+
+/// Pause after the first failure by default.
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
 
-/// Longest pause, but for one that the API server asks for.
+/// Longest pause by default.
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 
 /// Longest pause that the API server may ask for.
@@ -208,13 +218,21 @@ const LONGEST_ASKED: Duration = Duration::from_secs(300);
 const STABLE: Duration = Duration::from_secs(5);
 
 impl Pace {
+    /// Makes pauses that begin with `first` and double up to `longest`.
+    pub fn between(first: Duration, longest: Duration) -> Self {
+        Pace {
+            failures: 0,
+            first,
+            longest,
+        }
+    }
+
     /// Returns the pause after a failure. `random` is from 0 to 1; a server may ask for a longer pause.
     pub fn pause_after_failure(&mut self, asked: Option<Duration>, random: f32) -> Duration {
         let doublings = self.failures.min(10);
         self.failures = self.failures.saturating_add(1);
-        let pause = FIRST_PAUSE
-            .saturating_mul(1 << doublings)
-            .min(LONGEST_PAUSE);
+        let pause = self.first.saturating_mul(1 << doublings);
+        let pause = pause.min(self.longest);
         let pause = pause.mul_f32(0.5 + 0.5 * random.clamp(0.0, 1.0));
         let asked = asked.unwrap_or_default().min(LONGEST_ASKED);
         // Those who were asked to wait do not come back all at once.
@@ -228,6 +246,11 @@ impl Pace {
         }
         self.failures = 0;
         Duration::from_secs(1).mul_f32(random.clamp(0.0, 1.0))
+    }
+
+    /// Notes a success: the next failure is the first one.
+    pub fn note_success(&mut self) {
+        self.failures = 0;
     }
 
     /// True if the last question failed.

@@ -13,6 +13,7 @@ use argon2::{Algorithm, Argon2, Params, Version};
 use aws_lc_rs::constant_time::verify_slices_are_equal;
 use base64::engine::general_purpose::{GeneralPurpose, NO_PAD, STANDARD};
 use base64::{Engine, alphabet};
+use evenkeel_config::routing::template::Template;
 use evenkeel_core::key;
 use sha_crypt::{Sha256Params, Sha512Params, sha256_crypt_b64, sha512_crypt_b64};
 
@@ -462,6 +463,8 @@ pub struct Asked {
     pub path: Box<str>,
     /// The fields of its response that members get.
     pub copied: Box<[Box<str>]>,
+    /// Address to which clients are redirected if its response has status 401.
+    pub login_page: Option<Template>,
     /// Time limit of the question, with all members that are asked.
     pub timeout: Duration,
 }
@@ -478,6 +481,8 @@ impl Auth {
                 target: places.get(group).copied().unwrap_or(u32::MAX),
                 path: config.path.as_str().into(),
                 copied: config.copied().map(Into::into).collect(),
+                login_page: { config.login_page.as_deref() }
+                    .and_then(|page| Template::parse(page).ok()),
                 timeout: config.timeout,
             }),
             None => {

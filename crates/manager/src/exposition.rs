@@ -3,6 +3,8 @@
 use std::fmt::Write;
 use std::time::Duration;
 
+use evenkeel_core::observe::Latencies;
+
 /// The media type of what [`Exposition`] writes.
 pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
@@ -148,6 +150,21 @@ impl Exposition {
             true => write!(text, "}},\"value\":{value}}}"),
             false => write!(text, "}},\"value\":null}}"),
         };
+    }
+
+    /// Adds a histogram of times with buckets up to these limits.
+    pub(crate) fn add_times(
+        &mut self,
+        labels: &[(&str, &str)],
+        times: &Latencies,
+        limits: impl Iterator<Item = Duration>,
+    ) {
+        let mut before = 0;
+        let mut since = |count| count - std::mem::replace(&mut before, count);
+        let counts = limits.map(|limit| (limit.as_secs_f64(), times.at_most(limit)));
+        let counts = counts.chain([(f64::INFINITY, times.count())]);
+        let counts = counts.map(|(limit, count)| (limit, since(count)));
+        self.add_histogram(labels, counts, times.sum().as_secs_f64());
     }
 
     /// Adds the samples of a histogram to the current family: how many were above the limit

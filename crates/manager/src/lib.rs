@@ -17,6 +17,7 @@ pub mod cors;
 pub mod counts;
 mod dns;
 pub mod endpoint;
+mod engine_metrics;
 mod engine_status;
 pub mod exposition;
 pub mod files;

@@ -5,15 +5,14 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
 
-use evenkeel_core::engines::{EngineCounts, PromptPart, TokenKind};
 use evenkeel_core::group::Group;
-use evenkeel_core::observe::{Latencies, StreamTotals};
+use evenkeel_core::observe::StreamTotals;
 
 use crate::Manager;
 use crate::chooser;
 use crate::counts::ReportOutcome;
+use crate::engine_metrics;
 use crate::exposition::{Exposition, TIME_LIMITS, Type, flag_value};
 use crate::snapshot::{GroupHandle, Snapshot};
 use crate::status::{
@@ -32,8 +31,7 @@ impl Manager {
         members(out, &status.groups);
         let handles = self.handles();
         handshakes(out, &handles);
-        engines(out, &handles);
-        token_times(out, &handles);
+        engine_metrics::write_families(out, &handles);
         reports(out, &handles);
         latencies(out, &self.list_groups());
         streams(out, &self.list_groups());
@@ -447,84 +445,6 @@ fn handshakes(out: &mut Exposition, handles: &[Arc<GroupHandle>]) {
     }
 }
 
-fn engines(out: &mut Exposition, handles: &[Arc<GroupHandle>]) {
-    let of_engines = || {
-        let groups = handles.iter().map(|handle| handle.current.load());
-        groups.filter_map(|group| Some((Arc::clone(group.name()), Arc::clone(group.engines()?))))
-    };
-    out.begin_family(
-        "evenkeel_inference_prompts_total",
-        Type::Counter,
-        "Requests for engines that serve language models, by the part of the prompt that was read before a member was chosen.",
-    );
-    for (group, engines) in of_engines() {
-        for part in PromptPart::ALL {
-            let labels = [("group", &*group), ("read", part.name())];
-            out.add_sample(&labels, engines.counts().prompt_count(part) as f64);
-        }
-    }
-    out.begin_family(
-        "evenkeel_inference_tokens_total",
-        Type::Counter,
-        "Tokens that engines have counted in their answers, and tokens that the strategy expected to be cached.",
-    );
-    for (group, engines) in of_engines() {
-        for kind in TokenKind::ALL {
-            let labels = [("group", &*group), ("kind", kind.name())];
-            out.add_sample(&labels, engines.counts().token_count(kind) as f64);
-        }
-    }
-}
-
-/// Upper limits of times of requests, in milliseconds: those of OpenTelemetry, and one more for long answers.
-const REQUEST_LIMITS: [u64; 15] = [
-    10, 20, 40, 80, 160, 320, 640, 1280, 2560, 5120, 10_240, 20_480, 40_960, 81_920, 163_840,
-];
-
-/// Upper limits of times to first tokens, in milliseconds: those of OpenTelemetry, and two more for long prompts.
-const FIRST_TOKEN_LIMITS: [u64; 18] = [
-    1, 5, 10, 20, 40, 60, 80, 100, 250, 500, 750, 1000, 2500, 5000, 7500, 10_000, 25_000, 60_000,
-];
-
-/// Upper limits of times for each token, in milliseconds: those of OpenTelemetry, and two more for fast engines.
-const LATER_TOKEN_LIMITS: [u64; 15] = [
-    2, 5, 10, 25, 50, 75, 100, 150, 200, 300, 400, 500, 750, 1000, 2500,
-];
-
-/// Writes the times of tokens under the names of OpenTelemetry's conventions, by which dashboards for engines find them.
-fn token_times(out: &mut Exposition, handles: &[Arc<GroupHandle>]) {
-    let mut family = |name, help, limits: &[u64], times: fn(&EngineCounts) -> Latencies| {
-        out.begin_family(name, Type::Histogram, help);
-        for handle in handles {
-            let group = handle.current.load();
-            let Some(engines) = group.engines() else {
-                continue;
-            };
-            let limits = limits.iter().map(|limit| Duration::from_millis(*limit));
-            let labels = [("group", &**group.name())];
-            add_times(out, &labels, &times(engines.counts()), limits);
-        }
-    };
-    family(
-        "gen_ai_server_request_duration_seconds",
-        "Time from the arrival of a request to the end of its answer, of answers that were complete.",
-        &REQUEST_LIMITS,
-        EngineCounts::request_times,
-    );
-    family(
-        "gen_ai_server_time_to_first_token_seconds",
-        "Time from the arrival of a request to the first token of its answer, of streams that were complete.",
-        &FIRST_TOKEN_LIMITS,
-        EngineCounts::first_token_times,
-    );
-    family(
-        "gen_ai_server_time_per_output_token_seconds",
-        "Mean time for each token of an answer after the first one, of streams that were complete.",
-        &LATER_TOKEN_LIMITS,
-        EngineCounts::later_token_times,
-    );
-}
-
 fn reports(out: &mut Exposition, handles: &[Arc<GroupHandle>]) {
     out.begin_family(
         "evenkeel_reports_total",
@@ -559,24 +479,9 @@ fn latencies(out: &mut Exposition, groups: &[Arc<Group>]) {
             let labels = [("group", &**group.name()), ("member", &*member.name)];
             // Half of them: there are many members.
             let limits = TIME_LIMITS.iter().copied().skip(1).step_by(2);
-            add_times(out, &labels, &latencies, limits);
+            out.add_times(&labels, &latencies, limits);
         }
     }
-}
-
-/// Adds a histogram of times with buckets up to these limits.
-fn add_times(
-    out: &mut Exposition,
-    labels: &[(&str, &str)],
-    times: &Latencies,
-    limits: impl Iterator<Item = Duration>,
-) {
-    let mut before = 0;
-    let mut since = |count| count - std::mem::replace(&mut before, count);
-    let counts = limits.map(|limit| (limit.as_secs_f64(), times.at_most(limit)));
-    let counts = counts.chain([(f64::INFINITY, times.count())]);
-    let counts = counts.map(|(limit, count)| (limit, since(count)));
-    out.add_histogram(labels, counts, times.sum().as_secs_f64());
 }
 
 fn streams(out: &mut Exposition, groups: &[Arc<Group>]) {

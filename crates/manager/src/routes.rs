@@ -197,6 +197,12 @@ pub struct Route {
     pub retry_methods: Box<[Box<str>]>,
     /// Most bytes of a body that are kept for a retry of such a request.
     pub retry_max_body: usize,
+    /// Share of its requests that each request adds to the budget of retries.
+    pub retry_budget: f32,
+    /// True if retries may go to members that were tried, if no other is left.
+    pub retry_same_member: bool,
+    /// Shortest pause before a retry.
+    pub retry_backoff: Duration,
     /// True if a client that closes its connection (FIN) ends its request.
     pub abort_on_close: bool,
     /// Rule for asking a second member, if one is asked.
@@ -352,6 +358,9 @@ impl Route {
             retry_statuses: statuses(&rule.http.retry_statuses),
             retry_methods: methods(&rule.http.retry_methods),
             retry_max_body: rule.http.retry_max_body,
+            retry_budget: rule.http.retry_budget,
+            retry_same_member: rule.http.retry_same_member,
+            retry_backoff: rule.http.retry_backoff,
             abort_on_close: rule.http.abort_on_close,
             max_body: rule.http.max_body.map(|most| most.0),
             actions: TargetActions::without_changes(request_trailers),
@@ -436,6 +445,9 @@ impl Route {
                 .as_deref()
                 .map_or(rest.retry_methods, methods),
             retry_max_body: route.retry_max_body.unwrap_or(rest.retry_max_body),
+            retry_budget: route.retry_budget.unwrap_or(rest.retry_budget),
+            retry_same_member: route.retry_same_member.unwrap_or(rest.retry_same_member),
+            retry_backoff: route.retry_backoff.unwrap_or(rest.retry_backoff),
             abort_on_close: route.abort_on_close.unwrap_or(rest.abort_on_close),
             max_body: route.max_body.map_or(rest.max_body, |most| Some(most.0)),
             actions,

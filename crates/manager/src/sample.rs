@@ -149,19 +149,26 @@ struct GroupCopy {
 }
 
 impl Manager {
-    /// Samples the rules, and the first `most` groups; `detail` returns the level of detail for a group,
-    /// given its name and number of members.
-    pub fn sample(&self, most: usize, mut detail: impl FnMut(&str, usize) -> Detail) -> Sample {
+    /// Samples the rules, and the first `most` groups of those whose names begin with `prefix`; `detail` returns the
+    /// level of detail for a group, given its name and number of members.
+    pub fn sample(
+        &self,
+        prefix: &str,
+        most: usize,
+        mut detail: impl FnMut(&str, usize) -> Detail,
+    ) -> Sample {
         let now = self.clock().now();
         let owned = self.lock();
         let state = &owned.state;
         let alerted = self.alerted_locations(state);
-        let taken = state.groups.iter().take(most).map(|entry| {
+        let chosen = { state.groups.iter() }.filter(|entry| entry.config.name.starts_with(prefix));
+        let count = chosen.clone().count();
+        let taken = chosen.take(most).map(|entry| {
             let detail = detail(&entry.config.name, entry.endpoints.len());
             GroupCopy::of(entry, detail, &alerted)
         });
         let taken: Vec<GroupCopy> = taken.collect();
-        let left_out = state.groups.len() - taken.len();
+        let left_out = count - taken.len();
         let snapshot = Arc::clone(&state.snapshot);
         drop(owned);
         let traffic = self.subsystems().traffic();

@@ -20,9 +20,10 @@ use evenkeel_core::time::Instant;
 use evenkeel_tls::client::Client;
 
 use crate::chooser::Chooser;
+use crate::config::routing::find_by_host;
 use crate::config::sources::Sources;
 use crate::config::{
-    MemberConfig, MemberProtocol, Rule, Section, Sections, SendProxy, SharedGroup, Source,
+    MemberConfig, MemberProtocol, Rule, Section, Sections, SendProxy, SharedGroup, Source, UNNAMED,
 };
 use crate::counts::ReportCounts;
 use crate::files::Files;
@@ -96,6 +97,8 @@ pub struct RuleSnapshot {
     /// Place of the first group to whose members TLS of clients passes through although the rule ends TLS: the groups from
     /// this place on are such. `None` if the rule treats all clients alike.
     pub first_passed: Option<usize>,
+    /// Hosts that clients have to connect for; `None` if clients may send requests for all hosts.
+    pub separate_hosts: Option<SeparateHosts>,
     /// Names of the cookies that bind clients in its groups: no member gets one.
     pub cookies: HashSet<Box<[u8]>>,
     /// Routes for requests.
@@ -113,6 +116,7 @@ impl RuleSnapshot {
         };
         RuleSnapshot {
             routes: Routes::new(&rule, &HashMap::new(), |_| own.policy.config(), &files),
+            separate_hosts: SeparateHosts::new(&rule.http.separate_hosts),
             rule,
             default_target: own,
             other_targets: Vec::new(),
@@ -279,6 +283,37 @@ impl Names {
             dots.find_map(|(at, _)| self.deep.get(name.get(at + 1..)?))
         };
         self.exact.get(name).or_else(below).or_else(deep).copied()
+    }
+}
+
+/// Hosts that clients have to connect for.
+#[derive(Debug)]
+pub struct SeparateHosts {
+    /// Numbers of the hosts in the list of the configuration.
+    numbers: Names,
+    /// Number of all other hosts; `None` if no client has to connect for them.
+    others: Option<usize>,
+}
+
+impl SeparateHosts {
+    /// Returns the hosts of a list of the configuration; `None` if they separate nothing.
+    pub fn new(list: &[String]) -> Option<Self> {
+        let numbered = || list.iter().map(String::as_str).zip(0..);
+        let numbers = Names::new(numbered().filter(|(host, _)| *host != UNNAMED));
+        let others = numbered().find(|(host, _)| *host == UNNAMED);
+        let others = others.map(|(_, number)| number);
+        (!numbers.is_empty()).then_some(SeparateHosts { numbers, others })
+    }
+
+    /// True if a request with this authority must come over another connection. `asked_name` is the name, in lower case,
+    /// that the client of this connection has asked for. A client that has asked for no name may send all requests.
+    pub fn is_misdirected(&self, asked_name: Option<&str>, authority: Option<&str>) -> bool {
+        let Some(asked_name) = asked_name else {
+            return false;
+        };
+        let wanted = find_by_host(authority, |host| self.numbers.find(host)).or(self.others);
+        let connected = self.numbers.find(asked_name).or(self.others);
+        wanted.is_some() && wanted != connected
     }
 }
 
@@ -471,5 +506,39 @@ mod tests {
         is("example.org", Some(4));
         is("*.example.org", Some(1));
         is("", None);
+    }
+
+    #[test]
+    fn a_request_for_a_host_needs_a_connection_for_its_entry() {
+        let separate = |list: &[&str]| {
+            let list: Vec<String> = list.iter().map(|host| (*host).to_owned()).collect();
+            SeparateHosts::new(&list)
+        };
+        assert!(separate(&[]).is_none() && separate(&["*"]).is_none());
+        let list = ["*", "b.example", "**.wide.example", "d.wide.example"];
+        let (with_others, without) = (separate(&list).unwrap(), separate(&list[1..]).unwrap());
+        // The asked name, the host of the request, and the two verdicts.
+        for (asked, host, is_apart, is_apart_without_others) in [
+            ("a.example", "a.example", false, false),
+            ("a.example", "A.example:8443", false, false),
+            ("a.example", "unknown.example", false, false),
+            ("a.example", "b.example", true, true),
+            ("b.example", "B.EXAMPLE:443", false, false),
+            ("b.example", "b.example.", false, false),
+            ("b.example", "a.example", true, false),
+            ("c.wide.example", "x.y.wide.example", false, false),
+            ("c.wide.example", "d.wide.example", true, true),
+            ("d.wide.example", "c.wide.example", true, true),
+            ("d.wide.example", "[::1]:443", true, false),
+        ] {
+            let told = with_others.is_misdirected(Some(asked), Some(host));
+            assert_eq!(told, is_apart, "{asked} {host}");
+            let told = without.is_misdirected(Some(asked), Some(host));
+            assert_eq!(told, is_apart_without_others, "{asked} {host}");
+            assert!(!with_others.is_misdirected(None, Some(host)), "{host}");
+        }
+        assert!(with_others.is_misdirected(Some("b.example"), None));
+        assert!(!with_others.is_misdirected(Some("a.example"), None));
+        assert!(!without.is_misdirected(Some("b.example"), None));
     }
 }

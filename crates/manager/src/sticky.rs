@@ -1,13 +1,18 @@
-//! Cookies that bind clients to members: what is in them, and which member each one names.
+//! Cookies that bind clients to members: what is in them, and which member each one names. A header field may take the
+//! place of the cookie.
 //!
 //! A cookie's value is a message authentication code of the names of group and member, and two
 //! characters that tell when its client leaves in a load alert. Clients of a member share the first
 //! part, so that nobody can be followed by it, and nothing is kept here of any client. All
 //! balancers with the same key make, and know, the same values.
+//!
+//! Where bindings have a longest life, or a longest time without a request, two times follow, which are in no code: a
+//! client that changes them does no more than stay with its member.
 
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use aws_lc_rs::hmac;
@@ -94,12 +99,52 @@ fn secret_of_process() -> &'static [u8; MIN_SECRET] {
     })
 }
 
-/// The cookie of a group.
+/// Bytes of the times of a binding, and characters of their text.
+const TIMES: usize = 8;
+const TIMES_TEXT: usize = 11;
+
+/// Times of a binding, in seconds since 1970.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct BindingTimes {
+    /// Time at which the client was bound.
+    pub since: u32,
+    /// Time of the client's last request.
+    pub used: u32,
+}
+
+impl BindingTimes {
+    /// Returns the times of a client that is bound now.
+    pub fn new(now: u32) -> Self {
+        BindingTimes {
+            since: now,
+            used: now,
+        }
+    }
+
+    fn parse(text: &[u8]) -> Option<Self> {
+        let bytes = URL_SAFE_NO_PAD.decode(text).ok()?;
+        let (since, used) = bytes.split_first_chunk::<4>()?;
+        Some(BindingTimes {
+            since: u32::from_be_bytes(*since),
+            used: u32::from_be_bytes(used.try_into().ok()?),
+        })
+    }
+
+    fn write(self, text: &mut String) {
+        let mut bytes = [0; TIMES];
+        let (since, used) = bytes.split_at_mut(TIMES / 2);
+        since.copy_from_slice(&self.since.to_be_bytes());
+        used.copy_from_slice(&self.used.to_be_bytes());
+        URL_SAFE_NO_PAD.encode_string(bytes, text);
+    }
+}
+
+/// The cookie of a group, or the header field in its place.
 pub struct Cookie {
     group: Box<str>,
     config: Sticky,
     name: Box<str>,
-    /// Attributes that follow the value in `Set-Cookie`, but for `Secure`.
+    /// Attributes that follow the value in `Set-Cookie`, but for `Max-Age` and `Secure`.
     attributes: Box<str>,
     key: hmac::Key,
     /// The code of nothing: keys are the same that have the same.
@@ -127,6 +172,12 @@ pub struct Named {
     pub index: usize,
     /// Part of a load alert, from 0 to 1, that the client stays for.
     pub alert_share: f32,
+    /// Random number that says the same as `alert_share`.
+    pub turn: u16,
+    /// Times of the binding.
+    pub times: BindingTimes,
+    /// True if the client is to be told a new time of its last request.
+    pub is_stale: bool,
 }
 
 impl fmt::Debug for Cookie {
@@ -144,13 +195,11 @@ impl Cookie {
             SameSite::Lax => "Lax",
             SameSite::None => "None",
         };
-        let mut attributes = format!("; Path=/; HttpOnly; SameSite={same_site}");
-        if let Some(max_age) = config.max_age {
-            attributes += &format!("; Max-Age={}", max_age.as_secs());
-        }
+        let path = &config.cookie_path;
+        let attributes = format!("; Path={path}; HttpOnly; SameSite={same_site}");
         Cookie {
             group: group.into(),
-            name: config.cookie_of(group).into(),
+            name: config.name_of(group).into(),
             attributes: attributes.into(),
             config: config.clone(),
             print: code(&key, &[]),
@@ -167,9 +216,27 @@ impl Cookie {
         self.group == other.group && self.config == other.config && self.print == other.print
     }
 
-    /// Returns the name of the cookie.
+    /// Returns the name of the cookie, or of the field.
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    /// True if a header field takes the place of the cookie.
+    pub fn is_header(&self) -> bool {
+        self.config.header.is_some()
+    }
+
+    /// True if the times of bindings count.
+    pub fn has_times(&self) -> bool {
+        self.config.max_life.is_some() || self.config.max_idle.is_some()
+    }
+
+    /// True if a binding with these times holds `now`. The clocks of two balancers may differ.
+    fn is_alive(&self, times: BindingTimes, now: u32) -> bool {
+        let has_left = |limit: Option<Duration>, since: u32| {
+            limit.is_none_or(|limit| u64::from(now.saturating_sub(since)) <= limit.as_secs())
+        };
+        has_left(self.config.max_life, times.since) && has_left(self.config.max_idle, times.used)
     }
 
     /// Takes over the members of a snapshot.
@@ -198,10 +265,20 @@ impl Cookie {
         self.members.store(Arc::new(next));
     }
 
-    /// The member that the cookie of a client with this value names.
-    pub fn find(&self, value: &[u8]) -> Option<Named> {
-        let (code, turn) = value.split_first_chunk::<TEXT>()?;
-        let turn = turn_of(turn.try_into().ok()?)?;
+    /// The member that the cookie of a client with this value names. The time `now` is in seconds since 1970; it only
+    /// counts if bindings have times.
+    pub fn find(&self, value: &[u8], now: u32) -> Option<Named> {
+        let (code, rest) = value.split_first_chunk::<TEXT>()?;
+        let (turn, times) = rest.split_first_chunk::<TURN>()?;
+        let turn = turn_of(*turn)?;
+        let times = match (self.has_times(), times.len()) {
+            (false, 0) => BindingTimes::new(now),
+            (true, TIMES_TEXT) => BindingTimes::parse(times)?,
+            _ => return None,
+        };
+        if !self.is_alive(times, now) {
+            return None;
+        }
         let members = self.members.load();
         let index = *members.by_code.get(code)?;
         let member = members.of.as_ref()?.members().get(index)?.id;
@@ -209,25 +286,46 @@ impl Cookie {
             member,
             index,
             alert_share: f32::from(turn) / f32::from(TURNS),
+            turn,
+            times,
+            is_stale: self.config.max_idle.is_some() && times.used != now,
         })
     }
 
-    /// The value of `Set-Cookie` for a client that is bound to `member`; `None` if that is not in
-    /// the group any more. `secure` says that the client's connection is TLS. `turn` is a random
+    /// The value of `Set-Cookie`, or of the field, for a client that is bound to `member` since and until `times`; `None`
+    /// if the member is not in the group any more. `secure` says that the client's connection is TLS. `turn` is a random
     /// number.
-    pub fn set(&self, member: MemberId, secure: bool, turn: u16) -> Option<String> {
+    pub fn set(
+        &self,
+        member: MemberId,
+        secure: bool,
+        turn: u16,
+        times: BindingTimes,
+    ) -> Option<String> {
         let members = self.members.load();
         let code = str::from_utf8(members.codes.get(&member)?).ok()?;
         let turn = URL_SAFE_NO_PAD.encode([(turn >> 4) as u8, (turn << 4) as u8]);
         let turn = turn.get(..TURN)?;
-        let secure = match secure || self.config.secure {
-            true => "; Secure",
-            false => "",
+        let mut text = match self.is_header() {
+            true => format!("{code}{turn}"),
+            false => format!("{}={code}{turn}", self.name),
         };
-        Some(format!(
-            "{}={code}{turn}{}{secure}",
-            self.name, self.attributes
-        ))
+        if self.has_times() {
+            times.write(&mut text);
+        }
+        if self.is_header() {
+            return Some(text);
+        }
+        text += &self.attributes;
+        if let Some(max_age) = self.config.max_age {
+            let spent = times.used.saturating_sub(times.since);
+            let left = max_age.as_secs().saturating_sub(spent.into());
+            text += &format!("; Max-Age={left}");
+        }
+        if secure || self.config.secure {
+            text += "; Secure";
+        }
+        Some(text)
     }
 }
 
@@ -292,15 +390,21 @@ mod tests {
         ))
     }
 
+    const NOW: BindingTimes = BindingTimes { since: 0, used: 0 };
+
     fn cookie(name: &str, secret: &[u8], hosts: &[u8]) -> Cookie {
-        let cookie = Cookie::new(name, &Sticky::default(), secret);
+        cookie_of(&Sticky::default(), name, secret, hosts)
+    }
+
+    fn cookie_of(sticky: &Sticky, name: &str, secret: &[u8], hosts: &[u8]) -> Cookie {
+        let cookie = Cookie::new(name, sticky, secret);
         cookie.update_members(&group(name, hosts));
         cookie
     }
 
     /// The value of the cookie for the member with this id.
     fn value(cookie: &Cookie, id: u64, turn: u16) -> String {
-        let set = cookie.set(MemberId(id), false, turn).unwrap();
+        let set = cookie.set(MemberId(id), false, turn, NOW).unwrap();
         let (pair, attributes) = set.split_once(';').unwrap();
         assert_eq!(attributes, " Path=/; HttpOnly; SameSite=Lax");
         let (name, value) = pair.split_once('=').unwrap();
@@ -317,7 +421,7 @@ mod tests {
         let other = cookie("g", &secret, &[9, 3, 2, 1]);
         let member = |id, turn| {
             other
-                .find(value(&one, id, turn).as_bytes())
+                .find(value(&one, id, turn).as_bytes(), 0)
                 .map(|named| named.member)
         };
         assert_eq!(
@@ -325,22 +429,80 @@ mod tests {
             [3, 2, 1].map(|id| Some(MemberId(id)))
         );
         assert!(
-            one.find(value(&other, 0, 5).as_bytes()).is_none(),
+            one.find(value(&other, 0, 5).as_bytes(), 0).is_none(),
             "it is not there"
         );
         for (name, secret) in [("h", &secret), ("g", &[8; MIN_SECRET])] {
             let foreign = cookie(name, secret, &[1, 2, 3]);
-            assert!(foreign.find(value(&one, 0, 5).as_bytes()).is_none());
+            assert!(foreign.find(value(&one, 0, 5).as_bytes(), 0).is_none());
         }
         // What the value is must not change: it is in browsers.
         assert_eq!(value(&one, 0, 0), "Zsuzq0lpQOyqZT8ab2l2J1CwAA");
     }
 
     #[test]
+    fn a_binding_ends_with_its_life_or_when_its_client_is_idle() {
+        let hour = |hours: u64| Some(Duration::from_secs(3600 * hours));
+        let sticky = Sticky {
+            header: Some("X-Session".into()),
+            max_life: hour(8),
+            max_idle: hour(1),
+            ..Sticky::default()
+        };
+        let field = cookie_of(&sticky, "g", &[7; MIN_SECRET], &[1, 2]);
+        let start = 1_800_000_000;
+        let at = |hours: u32| start + 3600 * hours;
+        let value = field.set(MemberId(1), true, 9, BindingTimes::new(start));
+        let mut value = value.unwrap();
+        assert_eq!(value.len(), TEXT + TURN + TIMES_TEXT);
+        assert!(!field.find(value.as_bytes(), start).unwrap().is_stale);
+        // A clock that is behind is no reason to bind anew.
+        assert!(field.find(value.as_bytes(), start - 60).is_some());
+        assert!(field.find(value.as_bytes(), at(1)).is_some());
+        assert_eq!(field.find(value.as_bytes(), at(1) + 1), None);
+        for hours in 1..=8 {
+            let found = field.find(value.as_bytes(), at(hours)).unwrap();
+            assert!(found.is_stale && found.turn == 9 && found.member == MemberId(1));
+            let times = BindingTimes {
+                used: at(hours),
+                ..found.times
+            };
+            value = field.set(MemberId(1), true, found.turn, times).unwrap();
+        }
+        assert_eq!(field.find(value.as_bytes(), at(8) + 1), None);
+
+        // Without times, and without one of them, other values are made.
+        let plain = cookie("g", &[7; MIN_SECRET], &[1, 2]);
+        assert_eq!(plain.find(value.as_bytes(), at(8)), None);
+        let short = &value.as_bytes()[..TEXT + TURN];
+        assert!(plain.find(short, at(8)).is_some());
+        assert_eq!(field.find(short, at(8)), None);
+        for end in TEXT + TURN + 1..value.len() {
+            assert_eq!(field.find(&value.as_bytes()[..end], at(8)), None);
+        }
+        let lasting = Sticky {
+            header: None,
+            max_idle: None,
+            max_age: hour(8),
+            ..sticky
+        };
+        let lasting = cookie_of(&lasting, "g", &[7; MIN_SECRET], &[1, 2]);
+        let times = BindingTimes {
+            since: start,
+            used: at(3),
+        };
+        let set = lasting.set(MemberId(0), true, 1, times).unwrap();
+        assert!(set.ends_with("; Max-Age=18000; Secure"), "{set}");
+        let (_, value) = set.split_once('=').unwrap();
+        let (value, _) = value.split_once(';').unwrap();
+        assert!(!lasting.find(value.as_bytes(), at(5)).unwrap().is_stale);
+    }
+
+    #[test]
     fn a_turn_is_one_of_4096_parts_of_an_alert() {
         let cookie = cookie("g", &[7; MIN_SECRET], &[1]);
         for turn in [0, 1, 63, 64, 2048, 4095] {
-            let found = cookie.find(value(&cookie, 0, turn).as_bytes()).unwrap();
+            let found = cookie.find(value(&cookie, 0, turn).as_bytes(), 0).unwrap();
             assert_eq!(found.alert_share, f32::from(turn) / 4096.0);
         }
         // Random numbers beyond that wrap.
@@ -351,17 +513,17 @@ mod tests {
     fn what_is_no_value_names_nobody() {
         let cookie = cookie("g", &[7; MIN_SECRET], &[1, 2]);
         let good = value(&cookie, 1, 77);
-        assert!(cookie.find(good.as_bytes()).is_some());
+        assert!(cookie.find(good.as_bytes(), 0).is_some());
         for at in 0..good.len() {
             let mut bad = good.clone().into_bytes();
             bad[at] = b'!';
-            assert_eq!(cookie.find(&bad), None);
-            assert_eq!(cookie.find(&good.as_bytes()[..at]), None);
+            assert_eq!(cookie.find(&bad, 0), None);
+            assert_eq!(cookie.find(&good.as_bytes()[..at], 0), None);
         }
         for bad in [b"".as_slice(), b"\xff", &[b'A'; 26], &[b'A'; 100_000]] {
-            assert_eq!(cookie.find(bad), None);
+            assert_eq!(cookie.find(bad, 0), None);
         }
-        assert_eq!(cookie.find(format!("{good}A").as_bytes()), None);
+        assert_eq!(cookie.find(format!("{good}A").as_bytes(), 0), None);
     }
 
     #[test]
@@ -379,15 +541,16 @@ mod tests {
         assert!(Arc::ptr_eq(&first["w"], &again["w"]));
         // Without a file the key is that of the process.
         let old = value(&first["w"], 0, 1);
-        let other = load(&config("sticky = { cookie = \"x\", secure = true, same_site = \"none\", max_age = \"1h\" }"), &first).unwrap();
+        let other = load(&config("sticky = { cookie = \"x\", secure = true, same_site = \"none\", cookie_path = \"/a\", max_age = \"1h\" }"), &first).unwrap();
         other["w"].update_members(&group("w", &[4, 1]));
-        assert_eq!(other["w"].find(old.as_bytes()).unwrap().member, MemberId(1));
-        let set = other["w"].set(MemberId(1), false, 1).unwrap();
+        let found = other["w"].find(old.as_bytes(), 0).unwrap();
+        assert_eq!(found.member, MemberId(1));
+        let set = other["w"].set(MemberId(1), false, 1, NOW).unwrap();
         assert!(
-            set.ends_with("; Path=/; HttpOnly; SameSite=None; Max-Age=3600; Secure"),
+            set.ends_with("; Path=/a; HttpOnly; SameSite=None; Max-Age=3600; Secure"),
             "{set}"
         );
-        assert_eq!(other["w"].set(MemberId(9), true, 1), None);
+        assert_eq!(other["w"].set(MemberId(9), true, 1, NOW), None);
 
         let path = std::env::temp_dir().join(format!("evenkeel-sticky-{}", std::process::id()));
         let groups = config(&format!("sticky = {{ key_file = {path:?} }}"));

@@ -242,6 +242,8 @@ pub struct Details {
 pub struct EngineFacts {
     /// Name of the model, at most 128 bytes; `None` if the request does not name one for certain.
     pub model: Option<Box<str>>,
+    /// Group that was to serve the request, if another group of the model got it.
+    pub fallback_from: Option<Arc<str>>,
     /// Tokens that the engine has counted, if its answer says them.
     pub usage: Option<Usage>,
     /// Time from the request to the first token, if the answer has come as a stream.

@@ -32,3 +32,10 @@ pub(crate) enum Refusal {
     /// The client went away while it waited.
     ClientGone,
 }
+
+impl Refusal {
+    /// True if the group has refused the request, and another group may serve it.
+    pub(crate) fn is_of_group(self) -> bool {
+        !matches!(self, Refusal::Cut | Refusal::ClientGone)
+    }
+}

@@ -124,21 +124,20 @@ impl<'a> CorsFields<'a> {
             if policy.config().allow_credentials {
                 put("access-control-allow-credentials", "true");
             }
-            match preflight {
-                None => put("access-control-expose-headers", policy.exposed()),
-                Some(asked) => {
-                    let methods = policy.methods().unwrap_or(&asked.method);
-                    let headers = asked.headers.as_deref().unwrap_or_default();
-                    put("access-control-allow-methods", methods);
-                    put(
-                        "access-control-allow-headers",
-                        policy.headers().unwrap_or(headers),
-                    );
-                    put(
-                        "access-control-max-age",
-                        policy.max_age().unwrap_or_default(),
-                    );
-                }
+            // Browsers read them from the response to the request itself, and the Gateway API asks for them in both.
+            put("access-control-expose-headers", policy.exposed());
+            if let Some(asked) = preflight {
+                let methods = policy.methods().unwrap_or(&asked.method);
+                let headers = asked.headers.as_deref().unwrap_or_default();
+                put("access-control-allow-methods", methods);
+                put(
+                    "access-control-allow-headers",
+                    policy.headers().unwrap_or(headers),
+                );
+                put(
+                    "access-control-max-age",
+                    policy.max_age().unwrap_or_default(),
+                );
             }
         }
         // A cache that has the answer to one origin must not give it to another.
@@ -237,7 +236,8 @@ mod tests {
     #[test]
     fn a_preflight_is_answered_with_what_is_allowed() {
         let policy = policy(
-            "allow_origins = [\"https://app.example\"]\nallow_methods = [\"PUT\"]\nallow_headers = [\"X-Key\"]\nmax_age = \"10m\"",
+            "allow_origins = [\"https://app.example\"]\nallow_methods = [\"PUT\"]\nallow_headers = [\"X-Key\"]\nmax_age = \"10m\"\n\
+             expose_headers = [\"X-Id\"]",
         );
         let vary = "Origin, Access-Control-Request-Method, Access-Control-Request-Headers";
         let ask = |origin: &str, method: &str, headers: &str| {
@@ -248,6 +248,7 @@ mod tests {
         };
         let expected = map(&[
             ("access-control-allow-origin", "https://app.example"),
+            ("access-control-expose-headers", "X-Id"),
             ("access-control-allow-methods", "PUT"),
             ("access-control-allow-headers", "X-Key"),
             ("access-control-max-age", "600"),

@@ -204,6 +204,7 @@ const RULE_FAMILIES: &[RuleFamily] = &[
             ("malformed", |totals| totals.refused_malformed),
             ("no_route", |totals| totals.refused_no_route),
             ("too_large", |totals| totals.refused_too_large),
+            ("misdirected", |totals| totals.refused_misdirected),
             ("no_member", |totals| totals.refused_no_member),
             ("queue_full", |totals| totals.refused_queue_full),
             ("queue_timeout", |totals| totals.refused_queue_timeout),

@@ -212,7 +212,8 @@ counters! {
     mirror_exhausted,
     /// Requests that went to the first group of their model.
     models_matched,
-    /// Requests that went to another group of their model, as the groups before had no member that works.
+    /// Times that requests went to another group of their model, as the group before had no member that works, or has
+    /// refused or failed the request.
     models_fallback,
     /// Requests for models that no group is for.
     models_other,
@@ -270,6 +271,8 @@ counters! {
     refused_malformed,
     /// HTTP: a request for which there is no route and no group.
     refused_no_route,
+    /// HTTP: a request for a host that the client has to connect for.
+    refused_misdirected,
     /// Preflights of pages that were granted what they asked for.
     preflights_granted,
     /// Preflights of pages that were not.

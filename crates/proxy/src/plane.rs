@@ -46,6 +46,7 @@ use crate::service::RuleShared;
 use crate::trace::Tracer;
 use crate::transparent;
 use crate::udp::client_sessions::ClientSessions;
+use crate::udp::errors::ErrorSender;
 
 /// The part of a [`Handover`] with the keys of tickets.
 const TICKETS: &str = "tickets";
@@ -70,6 +71,7 @@ struct Inner {
     failed: dispatcher::FailedWorker,
     state: Mutex<PlaneState>,
     client_sessions: ClientSessions,
+    udp_errors: Arc<ErrorSender>,
     /// Keys for sessions of all rules that name no file. The keys outlive reloads.
     ticket_keys: Arc<Keys>,
 }
@@ -156,6 +158,7 @@ impl Proxy {
                     quotas: BTreeMap::new(),
                 }),
                 client_sessions: ClientSessions::default(),
+                udp_errors: Arc::default(),
                 ticket_keys: Arc::new(Keys::new_rotating()),
             }),
         })
@@ -302,7 +305,10 @@ impl Inner {
             let (name, cells): (_, Vec<Arc<RuleMetrics>>) =
                 self.metrics
                     .rule_cells(&rule.name, rule.protocol, self.workers);
-            let new = || Arc::new(RuleShared::new(self.client_sessions.clone()));
+            let new = || {
+                let errors = self.udp_errors.open_for(rule.protocol);
+                Arc::new(RuleShared::new(self.client_sessions.clone(), errors))
+            };
             let common = state.shared.remove(rule.name.as_str()).unwrap_or_else(new);
             let mut listens: Vec<Vec<(ListenKey, Vec<Socket>)>> =
                 (0..self.workers).map(|_| Vec::new()).collect();

@@ -3,6 +3,7 @@
 //! The workers share the tables of a rule. A decision is a hash with a secret of this process, so
 //! that nobody can choose keys which share a place, and a look into a [`RateTable`].
 
+use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
 use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroU32;
@@ -460,13 +461,23 @@ fn requests_of(rule: &Rule, metrics: &Metrics, old: Option<&Arc<Quotas>>) -> OfR
     let has_limits =
         { rule.routes.list_special().iter() }.any(|route| !route.request_limits.is_empty());
     let routes = { rule.routes.list().iter() }.filter(|_| has_limits);
+    // Routes of the same name with equal limits count together.
+    let mut named: HashMap<&str, (&[RequestLimit], Range<usize>)> = HashMap::new();
     for route in routes {
+        let twin = route.name.as_deref().and_then(|name| named.get(name));
+        if let Some((_, range)) = twin.filter(|(limits, _)| **limits == *route.request_limits) {
+            ranges.push(range.clone());
+            continue;
+        }
         let begin = end;
         for (place, limit) in route.request_limits.iter().enumerate() {
             let label = limit.label(place, Some(&route.label));
             end = add(label, Some(Owner::of_route(route)), limit);
         }
         ranges.push(begin..end);
+        if let Some(name) = route.name.as_deref().filter(|_| begin < end) {
+            named.insert(name, (&route.request_limits, begin..end));
+        }
     }
     if of_rule == end {
         ranges.clear();
@@ -635,6 +646,22 @@ mod tests {
         assert_eq!(labels, ["requests", "1", "sum", "b/1", "b/2"]);
         let clients: Vec<_> = fills.iter().map(|fill| fill.clients).collect();
         assert_eq!(clients, [3, 4, 1, 1, 1]);
+    }
+
+    #[test]
+    fn routes_of_a_name_with_equal_limits_count_together() {
+        let route = |path: &str, name: &str| {
+            let limits =
+                "request_limits = [{ requests = \"3/m\" }, { requests = \"9/s\", key = \"all\" }]";
+            format!("[[rule.web.routes]]\npath = \"{path}\"\nname = \"{name}\"\n{limits}\n")
+        };
+        let text = ["/a", "/b"].map(|path| route(path, "one")).concat() + &route("/c", "other");
+        let quotas = quotas(&text);
+        let pass = |route: usize| count(&met(&quotas, "192.0.2.1", "", route), "");
+        assert_eq!([0, 1, 2].map(pass), [3, 0, 3]);
+        let fills: Vec<_> = quotas.table_fills(NOW).collect();
+        let labels: Vec<_> = fills.iter().map(|fill| &*fill.label).collect();
+        assert_eq!(labels, ["one/1", "one/2", "other/1", "other/2"]);
     }
 
     #[test]

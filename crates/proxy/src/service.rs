@@ -21,6 +21,7 @@ use crate::metrics::RuleMetrics;
 use crate::quota::Quotas;
 use crate::udp::client_sessions::ClientSessions;
 use crate::udp::connection_ids::ConnectionIds;
+use crate::udp::errors::ErrorSender;
 use crate::watch::ServiceId;
 
 /// State of a rule that the workers share.
@@ -36,13 +37,16 @@ pub(crate) struct RuleShared {
     pub(crate) connection_ids: ConnectionIds,
     /// Clients with sessions of UDP, of all rules.
     pub(crate) client_sessions: ClientSessions,
+    /// Sender of errors to clients of UDP, of all rules.
+    pub(crate) udp_errors: Arc<ErrorSender>,
 }
 
 impl RuleShared {
     /// Returns the state of a rule that has no clients.
-    pub(crate) fn new(client_sessions: ClientSessions) -> Self {
+    pub(crate) fn new(client_sessions: ClientSessions, udp_errors: Arc<ErrorSender>) -> Self {
         RuleShared {
             client_sessions,
+            udp_errors,
             ..RuleShared::default()
         }
     }

@@ -1,4 +1,4 @@
-//! Connections to members that come from the client's address (`IP_TRANSPARENT`).
+//! Connections and sessions of UDP to members that come from the client's address (`IP_TRANSPARENT`).
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -8,7 +8,6 @@ use evenkeel_limits::warn_throttled;
 use evenkeel_manager::config::Source;
 use evenkeel_manager::snapshot::Target;
 use socket2::SockRef;
-use tokio::net::TcpSocket;
 
 use crate::session::Session;
 
@@ -29,6 +28,17 @@ pub(crate) fn source_address(
 #[cold]
 fn of_client(session: &Session, address: &Address) -> Option<IpAddr> {
     let client = session.peer.ip()?.to_canonical();
+    // Such an address has a meaning on its own link or machine only: members elsewhere cannot be reached from there, and
+    // must not count as failed.
+    let is_local = match client {
+        IpAddr::V4(client) => client.is_loopback() || client.is_link_local(),
+        IpAddr::V6(client) => client.is_loopback() || client.is_unicast_link_local(),
+    };
+    if is_local && !address.ip().is_some_and(|ip| ip.is_loopback()) {
+        warn_throttled!(rule = %session.service.name, %client, %address,
+            "a member sees the balancer's address, not the client's, which has a meaning on its own link only");
+        return None;
+    }
     if address.ip()?.to_canonical().is_ipv4() == client.is_ipv4() {
         return Some(client);
     }
@@ -38,9 +48,14 @@ fn of_client(session: &Session, address: &Address) -> Option<IpAddr> {
 }
 
 /// Has a socket use this address, whoever has it. The system chooses the port.
-pub(crate) fn bind_source(socket: &TcpSocket, from: IpAddr) -> io::Result<()> {
-    allow_foreign_address(&SockRef::from(socket), from.is_ipv4())?;
-    socket.bind(SocketAddr::new(from, 0))
+pub(crate) fn bind_source(socket: &SockRef<'_>, from: IpAddr) -> io::Result<()> {
+    allow_foreign_address(socket, from.is_ipv4())?;
+    let bound = socket.bind(&SocketAddr::new(from, 0).into());
+    bound.map_err(|error| match error.kind() {
+        // All ports of the client's address are in use: a shortage, and no failure of the member.
+        io::ErrorKind::AddrInUse => io::Error::from_raw_os_error(libc::EADDRNOTAVAIL),
+        _ => error,
+    })
 }
 
 /// Checks that this process may use addresses of others.

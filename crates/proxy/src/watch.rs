@@ -50,8 +50,10 @@ pub(crate) struct Watchers {
 #[derive(Debug)]
 struct Entry {
     deadline: Instant,
-    /// Latest time that a deadline may have.
+    /// Latest time that a deadline may have: the end of all, or the end of a part of it.
     latest: Instant,
+    /// End of all that the task does.
+    end: Instant,
     waker: Option<Waker>,
     service: ServiceId,
     expired: bool,
@@ -110,6 +112,7 @@ impl Watchers {
         let entry = Entry {
             deadline: NEVER,
             latest: NEVER,
+            end: NEVER,
             waker: None,
             service,
             expired: false,
@@ -143,7 +146,9 @@ impl Watchers {
         // meanwhile: that time is taken from nobody's limit.
         let lag = now.since(self.swept.replace(now)).saturating_sub(2 * TICK);
         for entry in self.entries.borrow_mut().iter_mut() {
-            entry.deadline = entry.deadline.after(lag);
+            for time in [&mut entry.deadline, &mut entry.latest, &mut entry.end] {
+                *time = time.after(lag);
+            }
             if entry.deadline <= now {
                 entry.deadline = NEVER;
                 entry.expired = true;
@@ -233,6 +238,16 @@ impl Watchers {
     }
 }
 
+impl Entry {
+    /// Sets the deadline, which is no later than the latest one that it may be. One that is over stays over: what comes
+    /// in small pieces does not put it off.
+    #[inline]
+    fn set_deadline(&mut self, deadline: Instant, now: Instant) {
+        self.deadline = deadline.min(self.latest);
+        self.expired = self.latest <= now;
+    }
+}
+
 fn wake_entry(entry: &Entry) {
     if let Some(waker) = &entry.waker {
         waker.wake_by_ref();
@@ -259,10 +274,9 @@ impl Watch {
     #[inline]
     pub(crate) fn arm_deadline(&self, limit: Duration) {
         // The coarse time may be a tick old; without that tick the limit would be early.
-        let deadline = self.table.swept.get().after(limit.saturating_add(TICK));
+        let now = self.table.swept.get();
         let entry = &mut self.table.entries.borrow_mut()[self.index as usize];
-        entry.deadline = deadline.min(entry.latest);
-        entry.expired = false;
+        entry.set_deadline(now.after(limit.saturating_add(TICK)), now);
         entry.look_at = NEVER;
     }
 
@@ -272,8 +286,7 @@ impl Watch {
     pub(crate) fn arm_and_look(&self, limit: Duration) {
         let now = self.table.swept.get();
         let entry = &mut self.table.entries.borrow_mut()[self.index as usize];
-        entry.deadline = now.after(limit.saturating_add(TICK)).min(entry.latest);
-        entry.expired = false;
+        entry.set_deadline(now.after(limit.saturating_add(TICK)), now);
         // A response that comes in many pieces does not put the next look off.
         if entry.look_at == NEVER {
             entry.look = false;
@@ -301,10 +314,9 @@ impl Watch {
 
     /// Goes on with a deadline, later by what the pause took.
     pub(crate) fn resume_deadline(&self, paused: Paused) {
-        let lasted = self.table.swept.get().since(paused.at);
+        let now = self.table.swept.get();
         let entry = &mut self.table.entries.borrow_mut()[self.index as usize];
-        entry.deadline = paused.deadline.after(lasted).min(entry.latest);
-        entry.expired = false;
+        entry.set_deadline(paused.deadline.after(now.since(paused.at)), now);
         entry.look_at = paused.look_at;
     }
 
@@ -327,8 +339,7 @@ impl Watch {
     pub(crate) fn arm_after_traffic(&self, limit: Duration, answered: bool) {
         let now = self.table.swept.get();
         let entry = &mut self.table.entries.borrow_mut()[self.index as usize];
-        entry.deadline = now.after(limit.saturating_add(TICK)).min(entry.latest);
-        entry.expired = false;
+        entry.set_deadline(now.after(limit.saturating_add(TICK)), now);
         entry.called = false;
         if let Some(tie) = &mut entry.tie {
             tie.quiet = answered.then_some(now);
@@ -338,10 +349,10 @@ impl Watch {
     /// The task pauses until the next sweep, which wakes it. Nobody else is to blame for that: no
     /// deadline passes meanwhile but that of [`Watch::set_total_limit`].
     pub(crate) fn nap_until_sweep(&self) {
+        let now = self.table.swept.get();
         let entry = &mut self.table.entries.borrow_mut()[self.index as usize];
         entry.naps = true;
-        entry.deadline = entry.latest;
-        entry.expired = false;
+        entry.set_deadline(NEVER, now);
         entry.look_at = NEVER;
         self.table.napping.set(true);
     }
@@ -371,16 +382,39 @@ impl Watch {
         std::mem::take(&mut entry.called)
     }
 
-    /// Whatever the task waits for, it has `limit` from now on.
+    /// Whatever the task waits for, it has `limit` from now on, or less if there is a shorter limit already.
     pub(crate) fn set_total_limit(&self, limit: Duration) {
-        let latest = self.table.swept.get().after(limit.saturating_add(TICK));
-        self.table.entries.borrow_mut()[self.index as usize].latest = latest;
+        let end = self.table.swept.get().after(limit.saturating_add(TICK));
+        let entry = &mut self.table.entries.borrow_mut()[self.index as usize];
+        entry.end = entry.end.min(end);
+        entry.latest = entry.latest.min(end);
+    }
+
+    /// A part of the task has `limit` from now on, or as long as the whole with `None`. Replaces the limit of the part
+    /// before.
+    pub(crate) fn limit_part(&self, limit: Option<Duration>) {
+        let now = self.table.swept.get();
+        let entry = &mut self.table.entries.borrow_mut()[self.index as usize];
+        entry.latest = match limit {
+            Some(limit) => now.after(limit.saturating_add(TICK)).min(entry.end),
+            None => entry.end,
+        };
+        entry.set_deadline(NEVER, now);
+    }
+
+    /// Lifts the limits of [`Watch::set_total_limit`] and [`Watch::limit_part`].
+    #[inline]
+    pub(crate) fn lift_limits(&self) {
+        let now = self.table.swept.get();
+        let entry = &mut self.table.entries.borrow_mut()[self.index as usize];
+        (entry.end, entry.latest) = (NEVER, NEVER);
+        entry.set_deadline(NEVER, now);
     }
 
     /// True if the time of [`Watch::set_total_limit`] is over.
     pub(crate) fn is_over(&self) -> bool {
         let entry = &self.table.entries.borrow()[self.index as usize];
-        entry.latest <= self.table.swept.get()
+        entry.end <= self.table.swept.get()
     }
 
     /// Wakes the task, if it waits.
@@ -391,9 +425,9 @@ impl Watch {
     /// The task may take as long as it likes.
     #[inline]
     pub(crate) fn disarm_deadline(&self) {
+        let now = self.table.swept.get();
         let entry = &mut self.table.entries.borrow_mut()[self.index as usize];
-        entry.deadline = entry.latest;
-        entry.expired = false;
+        entry.set_deadline(NEVER, now);
         entry.look_at = NEVER;
     }
 
@@ -476,6 +510,31 @@ mod tests {
     }
 
     #[test]
+    fn a_total_limit_is_not_put_off_and_has_parts() {
+        let watchers = Watchers::new(at(1000));
+        let watch = watchers.watch_task(ServiceId(0));
+        watch.set_total_limit(Duration::from_millis(500));
+        watch.set_total_limit(Duration::from_secs(60));
+        watch.limit_part(Some(Duration::from_millis(200)));
+        let ends = |ms: u64| {
+            watchers.wake_expired(at(ms));
+            // Something has come, as it does all the time.
+            watch.arm_and_look(Duration::from_secs(10));
+            (stop(&watch).is_ready(), watch.is_over())
+        };
+        assert_eq!([1100, 1200].map(ends), [(false, false); 2]);
+        assert_eq!([1300, 1400].map(ends), [(true, false); 2]);
+        // The next part takes what is left of the whole.
+        watch.limit_part(Some(Duration::from_secs(10)));
+        assert_eq!(ends(1500), (false, false));
+        assert_eq!([1600, 1700].map(ends), [(true, true); 2]);
+        watch.limit_part(None);
+        assert_eq!(ends(1800), (true, true));
+        watch.lift_limits();
+        assert_eq!([1900, 9900].map(ends), [(false, false); 2]);
+    }
+
+    #[test]
     fn time_in_which_the_worker_stood_still_does_not_count() {
         let watchers = Watchers::new(at(1000));
         let (before, after) = (
@@ -484,11 +543,13 @@ mod tests {
         );
         before.arm_deadline(Duration::from_millis(300));
         watchers.wake_expired(at(1100));
+        before.set_total_limit(Duration::from_millis(500));
         // Nothing runs until here, where a task is armed before the sweep.
         after.arm_deadline(Duration::from_millis(300));
         watchers.wake_expired(at(9000));
         assert_eq!(stop(&before), Poll::Pending);
         assert_eq!(stop(&after), Poll::Pending);
+        assert!(!before.is_over());
         for ms in [9100, 9200, 9300, 9400] {
             watchers.wake_expired(at(ms));
         }

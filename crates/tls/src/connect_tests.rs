@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use evenkeel_config::{ClientCertificates, ClientTls, Tls, TlsVersion};
-use rcgen::{CertifiedIssuer, KeyPair, date_time_ymd};
+use rcgen::{CertifiedIssuer, KeyPair, SanType, date_time_ymd};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
@@ -208,6 +208,38 @@ async fn a_certificate_has_one_of_several_names() {
     rig.client.certificate_names = names(&["a.example"]);
     rig.show(&self_signed(&["a.example"]));
     assert_eq!(rig.fails("a.example").await.0, Cause::Untrusted);
+}
+
+#[tokio::test]
+async fn a_name_of_a_certificate_may_be_a_uri() {
+    let mut rig = Rig::new();
+    let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
+    let (id, other) = ("spiffe://a.example/web", "spiffe://a.example/mail");
+    let with_uri = || {
+        let mut params = new_params(&["a.example"]);
+        let uri = SanType::URI(id.try_into().unwrap());
+        params.subject_alt_names.push(uri);
+        params
+    };
+    rig.show(&sign_certificate(with_uri(), &rig.root));
+    // The host in the address does not count, whether the certificate has it or not.
+    rig.client.certificate_names = names(&[other, id]);
+    for host in ["a.example", "c.example"] {
+        assert!(rig.meet(&rig.client(), host).await.is_ok(), "{host}");
+        rig.client.certificate_names = names(&[other, "b.example"]);
+        assert_eq!(rig.fails(host).await.0, Cause::WrongName, "{host}");
+        rig.client.certificate_names = names(&[other, id]);
+    }
+    rig.client.certificate_names = names(&[other, "a.example"]);
+    assert!(rig.meet(&rig.client(), "c.example").await.is_ok());
+    // A URI makes no certificate of another authority good, and none that has expired.
+    rig.client.certificate_names = names(&[id]);
+    rig.show(&sign_certificate(with_uri(), &new_authority()));
+    assert_eq!(rig.fails("c.example").await.0, Cause::Untrusted);
+    let mut old = with_uri();
+    old.not_after = date_time_ymd(2020, 1, 1);
+    rig.show(&sign_certificate(old, &rig.root));
+    assert_eq!(rig.fails("c.example").await.0, Cause::Expired);
 }
 
 #[tokio::test]

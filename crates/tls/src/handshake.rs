@@ -4,9 +4,12 @@ use std::fmt;
 use std::future::Future;
 use std::io;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
+use rustls::pki_types::UnixTime;
 use rustls::server::UnbufferedServerConnection;
+use rustls::server::danger::ClientCertVerifier;
 use rustls::{AlertDescription, Error, HandshakeKind, ProtocolVersion};
 use socket2::Socket;
 use tokio::net::TcpStream;
@@ -168,6 +171,8 @@ pub struct ServerHandshake {
     messages: Messages,
     connection: Option<Box<UnbufferedServerConnection>>,
     header: Option<Box<str>>,
+    /// Verifier of the client's certificate, if clients with a bad one are served, too.
+    optional_verifier: Option<Arc<dyn ClientCertVerifier>>,
     /// The name that the client asks for.
     name: Option<Box<str>>,
     /// Beginning and end of the session, once they are known.
@@ -187,15 +192,16 @@ impl fmt::Debug for ServerHandshake {
 impl ServerHandshake {
     /// A handshake over `socket`.
     pub fn new(socket: TcpStream, server: &Server) -> Self {
-        let (connection, failed) =
-            match UnbufferedServerConnection::new(std::sync::Arc::clone(&server.config)) {
-                Ok(connection) => (Some(Box::new(connection)), None),
-                Err(error) => (None, Some(internal(error))),
-            };
+        let (connection, failed) = match UnbufferedServerConnection::new(Arc::clone(&server.config))
+        {
+            Ok(connection) => (Some(Box::new(connection)), None),
+            Err(error) => (None, Some(internal(error))),
+        };
         ServerHandshake {
             messages: Messages::over_socket(socket),
             connection,
             header: server.header.clone(),
+            optional_verifier: server.optional_verifier.clone(),
             name: None,
             span: None,
             most: MAX_HELLO,
@@ -263,8 +269,16 @@ impl ServerHandshake {
             return Err(closed(io::ErrorKind::NotConnected.into()));
         };
         let is_tls13 = connection.protocol_version() == Some(ProtocolVersion::TLSv1_3);
-        let certificate = connection.peer_certificates();
-        let certificate = certificate.and_then(|chain| chain.first());
+        let chain = connection.peer_certificates().unwrap_or_default();
+        let certificate = chain.split_first().filter(|(first, others)| {
+            // A resumed session may have a bad certificate, too.
+            let verifier = self.optional_verifier.as_ref();
+            let verify = |of: &Arc<dyn ClientCertVerifier>| {
+                of.verify_client_cert(first, others, UnixTime::now())
+            };
+            verifier.map(verify).is_none_or(|verified| verified.is_ok())
+        });
+        let certificate = certificate.map(|(first, _)| first);
         let header = self.header.as_deref();
         let identity = header.map(|header| identity::format_lines(header, certificate).into());
         let agreed = HandshakeParameters {
@@ -680,6 +694,7 @@ mod tests {
             try_to_speak(config, "a.example")
         };
         let (good, bad, again) = (client(&root), client(&other), client(&root));
+        let also = [client(&other), client(&root)];
         rule.tls.client_certificates = Some(ClientCertificates {
             ca_file,
             ..ClientCertificates::default()
@@ -705,6 +720,26 @@ mod tests {
             agreed.identity.as_deref(),
             Some("X-Client-Cert-Verified: no\r\n")
         );
+
+        // Clients with a bad certificate are served, too, and nobody takes the certificate for a good one.
+        rule.tls
+            .client_certificates
+            .as_mut()
+            .unwrap()
+            .accept_invalid = true;
+        let server = rule.server();
+        let lines = also.map(|client| result(&server, client).unwrap().identity.unwrap());
+        assert_eq!(&*lines[0], "X-Client-Cert-Verified: no\r\n");
+        assert!(
+            lines[1].starts_with("X-Client-Cert-Verified: yes\r\n"),
+            "{}",
+            lines[1]
+        );
+        rule.tls
+            .client_certificates
+            .as_mut()
+            .unwrap()
+            .accept_invalid = false;
 
         // A list that says nothing of the authority makes nobody good.
         let list = rcgen::CertificateRevocationListParams {

@@ -37,6 +37,8 @@ pub struct Server {
     pub handshake_timeout: Duration,
     /// Beginning of the names of the fields that tell members of a client's certificate.
     pub header: Option<Box<str>>,
+    /// Verifier of the certificates of clients, if clients with a bad one are served, too.
+    pub(crate) optional_verifier: Option<Arc<dyn ClientCertVerifier>>,
     /// Most bytes that a client may send after its first message, before it is known.
     pub(crate) most_input: usize,
 }
@@ -125,8 +127,14 @@ impl Server {
         let config = ServerConfig::builder_with_provider(Arc::clone(crypto_provider()))
             .with_protocol_versions(versions)
             .map_err(internal)?;
+        let asked = tls.client_certificates.as_ref();
+        let accepts_invalid = asked.is_some_and(|clients| clients.accept_invalid);
+        let optional_verifier = { clients.verifier.clone() }.filter(|_| accepts_invalid);
         let config = match clients.verifier {
-            Some(verifier) => config.with_client_cert_verifier(verifier),
+            Some(inner) => config.with_client_cert_verifier(Arc::new(DatedVerifier {
+                inner,
+                accepts_invalid,
+            })),
             None => config.with_no_client_auth(),
         };
         let mut config = config.with_cert_resolver(Arc::new(resolver));
@@ -152,7 +160,6 @@ impl Server {
         if !tls.issued.is_empty() && !config.alpn_protocols.is_empty() {
             config.alpn_protocols.push(challenge::ALPN.to_vec());
         }
-        let asked = tls.client_certificates.as_ref();
         Ok(Server {
             config: Arc::new(config),
             certificates: details,
@@ -160,6 +167,7 @@ impl Server {
             header: asked
                 .and_then(|clients| clients.header.as_deref())
                 .map(Into::into),
+            optional_verifier,
             most_input: asked.map_or(0, |_| MAX_CLIENT_CHAIN),
         })
     }
@@ -214,29 +222,33 @@ impl Clients {
                 &CertificateError::Content(error.to_string()),
             )]
         })?;
-        all.push(u8::from(wanted.required));
+        all.extend([wanted.required, wanted.accept_invalid].map(u8::from));
         Ok(Clients {
-            verifier: Some(Arc::new(Dated(verifier))),
+            verifier: Some(verifier),
             read: all,
         })
     }
 }
 
-/// A verifier that has the session end with the certificates that it has found good.
+/// Verifier that has the session end with the certificates that were found good.
 #[derive(Debug)]
-struct Dated(Arc<dyn ClientCertVerifier>);
+struct DatedVerifier {
+    inner: Arc<dyn ClientCertVerifier>,
+    /// True if clients with a bad certificate are served, too.
+    accepts_invalid: bool,
+}
 
-impl ClientCertVerifier for Dated {
+impl ClientCertVerifier for DatedVerifier {
     fn offer_client_auth(&self) -> bool {
-        self.0.offer_client_auth()
+        self.inner.offer_client_auth()
     }
 
     fn client_auth_mandatory(&self) -> bool {
-        self.0.client_auth_mandatory()
+        self.inner.client_auth_mandatory()
     }
 
     fn root_hint_subjects(&self) -> &[DistinguishedName] {
-        self.0.root_hint_subjects()
+        self.inner.root_hint_subjects()
     }
 
     fn verify_client_cert(
@@ -245,7 +257,12 @@ impl ClientCertVerifier for Dated {
         intermediates: &[CertificateDer<'_>],
         now: UnixTime,
     ) -> Result<ClientCertVerified, rustls::Error> {
-        let verified = self.0.verify_client_cert(end_entity, intermediates, now)?;
+        let verified = match { &self.inner }.verify_client_cert(end_entity, intermediates, now) {
+            Ok(verified) => verified,
+            // Whoever asks for the certificate verifies it again.
+            Err(_) if self.accepts_invalid => return Ok(ClientCertVerified::assertion()),
+            Err(error) => return Err(error),
+        };
         let chain = std::iter::once(end_entity).chain(intermediates);
         let until = chain.map(end_of).min().unwrap_or(i64::MIN);
         ticket::set_span(Span::new(until));
@@ -258,7 +275,7 @@ impl ClientCertVerifier for Dated {
         certificate: &CertificateDer<'_>,
         signature: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        self.0
+        self.inner
             .verify_tls12_signature(message, certificate, signature)
     }
 
@@ -268,12 +285,12 @@ impl ClientCertVerifier for Dated {
         certificate: &CertificateDer<'_>,
         signature: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        self.0
+        self.inner
             .verify_tls13_signature(message, certificate, signature)
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.0.supported_verify_schemes()
+        self.inner.supported_verify_schemes()
     }
 }
 

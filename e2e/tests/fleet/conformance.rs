@@ -13,30 +13,19 @@ use evenkeel_e2e::process::{program, report_skipped, succeeds};
 
 use crate::gateway::{Cluster, start};
 
-/// Suite, and the features that its report claims; see `docs/kubernetes.md`.
-struct Claim {
-    release: GatewayRelease,
-    profiles: &'static str,
-    features: &'static str,
-}
+/// Profiles of the report; see `docs/kubernetes.md`.
+const PROFILES: &str = "GATEWAY-HTTP,GATEWAY-GRPC,GATEWAY-TLS,GATEWAY-TCP,GATEWAY-UDP";
 
-/// Claim for requests.
-const REQUESTS: Claim = Claim {
-    release: GatewayRelease::Main,
-    profiles: "GATEWAY-HTTP,GATEWAY-GRPC",
-    features: include_str!("../../conformance_go/features"),
-};
+/// Features that the report claims.
+const FEATURES: &str = include_str!("../../conformance_go/features");
 
-/// Claim for connections and datagrams, and for ListenerSets, whose tests need routes for requests, too.
-const STREAMS: Claim = Claim {
-    release: GatewayRelease::Streams,
-    profiles: "GATEWAY-HTTP,GATEWAY-TLS,GATEWAY-TCP,GATEWAY-UDP",
-    features: include_str!("../../conformance_go/streams/features"),
-};
+/// Settings of the suite that no argument has: an address of the pool, and one that nobody has.
+const OPTIONS: &str = "usableNetworkAddresses:\n- type: IPAddress\n  value: 10.77.255.250\n\
+                       unusableNetworkAddresses:\n- type: IPAddress\n  value: 10.78.0.1\n";
 
 /// Configuration of a balancer whose gateways have addresses of their own.
 fn config() -> String {
-    let pool: Vec<String> = (1..=60)
+    let pool: Vec<String> = (1..=250)
         .map(|last| format!("\"10.77.255.{last}\""))
         .collect();
     format!(
@@ -78,44 +67,31 @@ fn start_kubelet(path: &Path, kubeconfig: &Path, echo: &Path, folder: &Folder) -
     kubelet
 }
 
-#[test]
-#[ignore = "takes minutes: make test-kubernetes runs it"]
-fn claimed_features_pass() {
-    run_inside(&REQUESTS, "conformance::suite_in_a_network_of_its_own");
-}
-
-#[test]
-#[ignore = "takes minutes: make test-kubernetes runs it"]
-fn claimed_features_of_connections_pass() {
-    run_inside(
-        &STREAMS,
-        "conformance::suite_of_connections_in_a_network_of_its_own",
-    );
-}
-
 /// Returns the suite, the kubelet, and the server of pods.
-fn find_programs(release: GatewayRelease) -> Option<[PathBuf; 3]> {
+fn find_programs() -> Option<[PathBuf; 3]> {
     Some([
-        conformance_program(release, "suite")?,
-        conformance_program(GatewayRelease::Main, "kubelet")?,
-        conformance_program(release, "echo-basic")?,
+        conformance_program("suite")?,
+        conformance_program("kubelet")?,
+        conformance_program("echo-basic")?,
     ])
 }
 
-/// Runs a test in a network where nobody else is.
-fn run_inside(claim: &Claim, test: &str) {
-    if find_programs(claim.release).is_none() {
+#[test]
+#[ignore = "takes minutes: make test-kubernetes runs it"]
+fn claimed_features_pass() {
+    if find_programs().is_none() {
         return report_skipped(
             "conformance: no suite in the cache: `make test-kubernetes` builds it",
         );
     }
     let this = std::env::current_exe().expect("a path");
+    // In a network where nobody else is.
     let mut inside = Command::new("unshare");
     inside
         .args(["--net", "--user", "--map-root-user"])
         .arg(this);
     inside.args(["--ignored", "--exact", "--nocapture"]);
-    inside.arg(test);
+    inside.arg("conformance::suite_in_a_network_of_its_own");
     inside.env("EVENKEEL_CONFORMANCE", "inside");
     let status = inside.status().expect("unshare runs");
     assert!(status.success(), "see above");
@@ -124,16 +100,6 @@ fn run_inside(claim: &Claim, test: &str) {
 #[test]
 #[ignore = "is run by claimed_features_pass"]
 fn suite_in_a_network_of_its_own() {
-    run_suite(&REQUESTS);
-}
-
-#[test]
-#[ignore = "is run by claimed_features_of_connections_pass"]
-fn suite_of_connections_in_a_network_of_its_own() {
-    run_suite(&STREAMS);
-}
-
-fn run_suite(claim: &Claim) {
     if std::env::var_os("EVENKEEL_CONFORMANCE").is_none() {
         return;
     }
@@ -148,25 +114,26 @@ fn run_suite(claim: &Claim) {
     ] {
         run_ip(arguments);
     }
-    let programs = find_programs(claim.release).expect("the programs");
-    let [suite, kubelet, echo] = programs;
-    let cluster = Cluster::start_release(claim.release).expect("a cluster");
+    let [suite, kubelet, echo] = find_programs().expect("the programs");
+    let cluster = Cluster::start_release(GatewayRelease::Newest).expect("a cluster");
     let balancer = start(&cluster, &config());
     let folder = Folder::new();
     let kubeconfig = folder.write("kubeconfig", cluster.server.kubeconfig());
     let _kubelet = start_kubelet(&kubelet, &kubeconfig, &echo, &folder);
+    let options = folder.write("options.yaml", OPTIONS);
     let report = folder.join("report.yaml");
     let mut run = program(&suite.display().to_string());
     run.args(["-test.timeout=60m", "-test.v"])
         .arg("--gateway-class=edge")
         .arg("--cleanup-base-resources=false")
-        .arg(format!("--conformance-profiles={}", claim.profiles))
-        .arg(format!("--supported-features={}", claim.list_features()))
+        .arg(format!("--conformance-profiles={}", PROFILES))
+        .arg(format!("--supported-features={}", list_features()))
         .arg("--organization=evenkeel")
         .arg("--project=evenkeel")
-        .arg("--url=unknown")
+        .arg("--url=https://evenkeel.org")
         .arg(format!("--version={}", env!("CARGO_PKG_VERSION")))
-        .arg("--contact=unknown")
+        .arg("--contact=maintainers (SECURITY.md)")
+        .arg(format!("--conformance-options-file={}", options.display()))
         .arg(format!("--report-output={}", report.display()))
         .env("KUBECONFIG", &kubeconfig);
     if let Ok(test) = std::env::var("EVENKEEL_CONFORMANCE_TEST") {
@@ -194,11 +161,9 @@ fn run_suite(claim: &Claim) {
     );
 }
 
-impl Claim {
-    /// Returns the claimed features, separated by commas.
-    fn list_features(&self) -> String {
-        let lines = self.features.lines().map(str::trim);
-        let names = lines.filter(|line| !line.is_empty() && !line.starts_with('#'));
-        names.collect::<Vec<_>>().join(",")
-    }
+/// Returns the claimed features, separated by commas.
+fn list_features() -> String {
+    let lines = FEATURES.lines().map(str::trim);
+    let names = lines.filter(|line| !line.is_empty() && !line.starts_with('#'));
+    names.collect::<Vec<_>>().join(",")
 }

@@ -41,7 +41,7 @@ fn start_cluster() -> Option<RealServer> {
         skip("deployment: no kubectl");
         return None;
     }
-    let Some(crds) = gateway_crds(GatewayRelease::Main) else {
+    let Some(crds) = gateway_crds(GatewayRelease::Oldest) else {
         skip("deployment: no CRDs of the Gateway API: `make test-kubernetes` fetches them");
         return None;
     };

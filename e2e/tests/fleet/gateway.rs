@@ -43,7 +43,7 @@ pub(crate) struct Cluster {
 impl Cluster {
     /// Starts a cluster; `None` if this machine cannot have one.
     pub(crate) fn start() -> Option<Self> {
-        Self::start_release(GatewayRelease::Main)
+        Self::start_release(GatewayRelease::Oldest)
     }
 
     /// Starts a cluster with the CRDs of a release.
@@ -360,6 +360,39 @@ fn a_gateway_serves_its_routes() {
     assert_eq!(ask_gateway(at, "lost.example"), ("200".into(), "b".into()));
     let kinds = balancer.admin_json("/v1/kubernetes/kinds");
     assert_eq!(kinds.as_array().unwrap().len(), 16, "{kinds}");
+    // The admin API says who writes statuses, and which objects are not served as they are written.
+    let mut controller = balancer.admin_json("/v1/kubernetes/controller");
+    assert!(controller["last_success"].take().is_number());
+    for (key, wanted) in [
+        ("controller", json!("example.org/edge")),
+        ("lease", Value::Null),
+        ("leads", json!(true)),
+        ("holder", Value::Null),
+        ("error", Value::Null),
+    ] {
+        assert_eq!(controller[key], wanted, "{key} of {controller}");
+    }
+    let problems = |name: &str| {
+        let objects = balancer.admin_json("/v1/kubernetes/objects");
+        let object = objects.as_array()?.iter().find(|of| of["name"] == name);
+        let problems = object?["problems"].as_array()?.iter();
+        let reasons = problems.map(|of| of["reason"].as_str().unwrap().to_owned());
+        Some(reasons.collect::<Vec<_>>())
+    };
+    wait_until("route a is gone from the list", || problems("a").is_none());
+    assert_eq!(problems("odd"), Some(vec!["NotAccepted".into()]));
+    assert_eq!(problems("lost"), Some(Vec::new()));
+    let objects = balancer.admin_json("/v1/kubernetes/objects");
+    let gateway = objects
+        .as_array()
+        .unwrap()
+        .iter()
+        .find(|of| of["kind"] == "Gateway");
+    assert_eq!(
+        *gateway.unwrap(),
+        json!({ "kind": "Gateway", "namespace": "shop", "name": "front", "addresses": ["192.0.2.10"],
+                "routes": 2, "problems": [] })
+    );
     // Documented metrics are there.
     let page = balancer.admin_get("/metrics");
     let manual = include_str!("../../../docs/admin-api.md").lines();
@@ -376,6 +409,10 @@ fn a_gateway_serves_its_routes() {
     wait_until("the port is closed", || {
         ask_gateway(at, "a.example").0 == "000"
     });
+    wait_until("there is no controller", || {
+        balancer.admin_json("/v1/kubernetes/controller").is_null()
+    });
+    assert_eq!(balancer.admin_json("/v1/kubernetes/objects"), json!([]));
 }
 
 #[test]

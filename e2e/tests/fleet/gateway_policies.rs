@@ -5,6 +5,7 @@
 use std::net::SocketAddr;
 
 use evenkeel_e2e::balancer::Balancer;
+use evenkeel_e2e::process::try_curl;
 use evenkeel_e2e::server::address;
 use evenkeel_e2e::wait_until;
 use serde_json::{Value, json};
@@ -16,10 +17,11 @@ const ACCEPTED: (&str, &str, &str) = ("Accepted", "True", "Accepted");
 /// Chapter of the manual with the example.
 const MANUAL: &str = include_str!("../../../docs/kubernetes.md");
 
-/// Returns the policy in the manual.
-fn read_example() -> &'static str {
+/// Returns the policy of a name in the manual.
+fn read_example(name: &str) -> &'static str {
     let mut blocks = MANUAL.split("```yaml\n").skip(1);
-    let block = blocks.find(|block| block.contains("\nkind: EvenkeelPolicy\n"));
+    let name = format!("\nkind: EvenkeelPolicy\nmetadata:\n  name: {name}\n");
+    let block = blocks.find(|block| block.contains(&name));
     let (example, _) = block.and_then(|block| block.split_once("```")).unwrap();
     example
 }
@@ -87,7 +89,7 @@ fn policies_set_the_strategy_of_services_and_gateways() {
     // The service's policy is more specific: the example of the manual.
     cluster
         .server
-        .create_from_yaml(EVENKEEL_POLICIES, read_example());
+        .create_from_yaml(EVENKEEL_POLICIES, read_example("web"));
     wait("web", ACCEPTED);
     wait_for_strategy(&balancer, "least_request");
     wait_for_answer(at, "web.example", ("200", "web"));
@@ -133,4 +135,47 @@ fn a_policy_that_is_wrong_harms_nobody() {
         "/ancestors/0",
         ACCEPTED,
     );
+}
+
+#[test]
+fn policies_limit_requests_of_routes_and_connections_of_ports() {
+    let Some(cluster) = Cluster::start() else {
+        return;
+    };
+    let member = cluster.member("web");
+    cluster.serve("web", &member);
+    let at = address();
+    let balancer = start_with_route(&cluster, at);
+    // The example of the manual: 100 requests a minute for each key, and bodies of up to 10 MiB.
+    let example = read_example("limits");
+    cluster.server.create_from_yaml(EVENKEEL_POLICIES, example);
+    let path = format!("{EVENKEEL_POLICIES}/limits");
+    cluster.wait_for_condition(&path, "/ancestors/0", ACCEPTED);
+    let ask = |more: &[&str]| {
+        let url = format!("http://{at}/");
+        let common = [
+            "-o",
+            "/dev/null",
+            "-w",
+            "%{http_code}",
+            "-H",
+            "Host: web.example",
+        ];
+        let answer = try_curl(&[&common, more, &[&*url]].concat());
+        String::from_utf8_lossy(&answer.stdout).into_owned()
+    };
+    let large = ["-H", "Expect:", "-H", "Content-Length: 20000000", "-d", "x"];
+    wait_until("a large body is refused", || ask(&large) == "413");
+    wait_until("a key has had its requests", || {
+        ask(&["-H", "X-Api-Key: a"]) == "429"
+    });
+    assert_eq!(ask(&["-H", "X-Api-Key: b"]), "200");
+    let status = balancer.status();
+    let rules = status["rules"].as_array().expect("rules");
+    let limits = rules[0]["limits"].to_string();
+    assert!(limits.contains("shop.web.0/key"), "{limits}");
+    cluster.delete(EVENKEEL_POLICIES, "limits");
+    wait_until("nothing is limited", || {
+        ask(&["-H", "X-Api-Key: a"]) == "200"
+    });
 }

@@ -201,3 +201,77 @@ fn an_ingress_is_served_with_its_annotations() {
     cluster.server.send_object("PUT", &path, &moved);
     wait_until("the address is gone", || address_of_open().is_none());
 }
+
+/// Hash of the password `secret`, as `htpasswd -nbB -C 4` makes it.
+const SECRET: &str = "$2y$04$eOnKaXwwoXrWN2nnApD3l.ljv56/.n/6aNhVUC3NuZgmfJiewvCIy";
+
+#[test]
+fn users_of_a_secret_are_let_in_with_their_passwords() {
+    let Some(cluster) = Cluster::start() else {
+        return;
+    };
+    let (a, b) = (cluster.member("a"), cluster.member("b"));
+    cluster.serve("a", &a);
+    cluster.serve("b", &b);
+    prepare(&cluster, &Folder::new());
+    let at = address();
+    let tls = TcpListener::bind((at.ip(), 0))
+        .unwrap()
+        .local_addr()
+        .unwrap()
+        .port();
+    let config = format!(
+        "{}[kubernetes.gateway.ingress]\nhttp_port = {}\nhttps_port = {tls}\n",
+        config(at.ip()),
+        at.port()
+    );
+    let balancer = start(&cluster, &config);
+    cluster.create(INGRESSES, ingress("open", "b.example", "/", "b", &[]));
+    wait_for_answer(at, "b.example", ("200", "b"));
+    // Nobody is let in without the secret, nor with hashes of other kinds.
+    let basic = [("auth-type", "basic"), ("auth-secret", "users")];
+    cluster.create(INGRESSES, ingress("web", "a.example", "/", "a", &basic));
+    wait_for_answer(at, "a.example", ("503", ""));
+    let secrets = "/api/v1/namespaces/shop/secrets";
+    let users = |content: &str| {
+        json!({
+            "apiVersion": "v1",
+            "kind": "Secret",
+            "type": "Opaque",
+            "metadata": { "name": "users" },
+            "stringData": { "auth": content },
+        })
+    };
+    cluster.create(secrets, users("anna:$apr1$abcdefgh$x"));
+    wait_until("an event tells the cure", || {
+        let events = events(&cluster, "web");
+        events
+            .iter()
+            .any(|(_, message)| message.contains("htpasswd -B"))
+    });
+    assert_eq!(ask_gateway(at, "a.example").0, "503");
+    let path = format!("{secrets}/users");
+    let put = |content: &str| cluster.server.send_object("PUT", &path, &users(content));
+    put(&format!("anna:{SECRET}"));
+    wait_for_answer(at, "a.example", ("401", ""));
+    let log_in = |user: &str| {
+        let url = format!("http://{at}/");
+        let answer = try_curl(&["-u", user, "-H", "Host: a.example", &url]);
+        String::from_utf8_lossy(&answer.stdout).into_owned()
+    };
+    assert_eq!(log_in("anna:secret"), "a");
+    assert_ne!(log_in("anna:other"), "a");
+    // The next process knows the users from the start.
+    let balancer = balancer.replace(&config);
+    assert_eq!(ask_gateway(at, "a.example").0, "401");
+    assert_eq!(log_in("anna:secret"), "a");
+    // Users come and go with the secret.
+    put(&format!("bert:{SECRET}"));
+    wait_until("another user is let in", || log_in("bert:secret") == "a");
+    assert_ne!(log_in("anna:secret"), "a");
+    cluster.delete(secrets, "users");
+    wait_for_answer(at, "a.example", ("503", ""));
+    assert_eq!(ask_gateway(at, "b.example"), ("200".into(), "b".into()));
+    // No hash is in the log, nor in the configuration.
+    assert!(!balancer.log().contains("$2y$"), "{}", balancer.log());
+}

@@ -117,8 +117,8 @@ fn members_are_the_endpoints_of_all_slices() {
     let documented: Vec<&str> = documented.filter_map(|row| row.split('`').next()).collect();
     assert!(documented.len() >= 6, "{documented:?}");
     for name in documented {
-        let name = format!("\nevenkeel_kubernetes_{name}{{");
-        assert!(page.text().contains(&name), "{name}");
+        let family = format!("# TYPE evenkeel_kubernetes_{name} ");
+        assert!(page.text().contains(&family), "{name}");
     }
 }
 

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used)] // Helpers of tests fail by panicking.
 
+mod by_hash;
 mod checksums;
 mod copies;
 mod datagrams;
@@ -754,12 +755,12 @@ fn check_the_proxy_serves_what_the_kernel_does_not(family: Family) {
 
     // A strategy that needs more than terms.
     let balancer = machines
-        .start_balancer(&[2], "strategy = \"source_ip_hash\"")
+        .start_balancer(&[2], "strategy = \"prequal\"")
         .unwrap();
     let (mut stream, seen) = machines.connect().unwrap();
     assert_eq!(seen, machines.family.balancer());
     echo(&mut stream, 5000);
-    balancer.wait_for_log("the kernel cannot decide for the strategy source_ip_hash");
+    balancer.wait_for_log("the kernel cannot decide for the strategy prequal");
 }
 
 #[test]

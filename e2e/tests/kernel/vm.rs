@@ -1,6 +1,6 @@
-//! The kernel load monitor on Debian's own kernel, and over RDMA, in an emulated machine.
+//! The kernel load monitor and forwarding on Debian's own kernel, and the monitor over RDMA, in an emulated machine.
 //!
-//! The tests in [`guest`] are run there, by this very program.
+//! The tests in [`guest`] and [`forwarding`] are run there, and some of forwarding's own, by this very program.
 
 #![allow(clippy::unwrap_used, clippy::expect_used)] // A test helper fails by panicking.
 
@@ -12,27 +12,27 @@ use evenkeel_e2e::folder::Folder;
 use evenkeel_e2e::process::report_skipped;
 use evenkeel_e2e::{balancer, vm};
 
-#[test]
-fn the_monitor_works_on_debians_kernel_and_over_rdma() {
+/// Runs the tests of this program that arguments name in a machine. Returns the console's text; `None` if there can be no such
+/// machine here, or if a test was skipped there, which is said. The text is kept in a file of this name, too.
+fn run_in_machine(arguments: &[&str], log: &str) -> Option<String> {
     if vm::runs_in_vm() {
-        return;
+        return None;
     }
     let folder = Folder::new();
     let tests = folder.join("tests");
     symlink(std::env::current_exe().expect("this program"), &tests).expect("a link");
-    let command = [
-        "tests",
-        "--ignored",
-        "--test-threads=1",
-        "--nocapture",
-        "guest::",
-    ];
+    let command = [&["tests", "--test-threads=1", "--nocapture"], arguments].concat();
     let outcome = match vm::run(&[&tests, balancer::evenkeel_binary()], &command) {
         Ok(outcome) => outcome,
-        Err(lacking) => return report_skipped(&lacking),
+        Err(lacking) => {
+            report_skipped(&lacking);
+            return None;
+        }
     };
     // Kept for who wants to see the figures.
-    let log = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/vm/console.log");
+    let log = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../target/vm")
+        .join(log);
     fs::write(log, &outcome.console).expect("the log is written");
     println!(
         "{}\nthe machine ran for {:?}",
@@ -44,6 +44,100 @@ fn the_monitor_works_on_debians_kernel_and_over_rdma() {
         "what failed stands on the console above"
     );
     assert!(outcome.console.contains("test result: ok"));
+    let skipped = |line: &&str| line.contains("SKIPPED: ");
+    if let Some(line) = outcome.console.lines().find(skipped) {
+        report_skipped(line);
+        return None;
+    }
+    Some(outcome.console)
+}
+
+#[test]
+fn the_monitor_works_on_debians_kernel_and_over_rdma() {
+    run_in_machine(&["--ignored", "guest::"], "console.log");
+}
+
+#[test]
+fn s41_debians_kernel_forwards() {
+    let tests = [
+        "vm::forwarding::s41_the_kernel_forwards_and_the_status_names_what_it_lacks",
+        "forward::nat::s41_members_need_no_route_to_clients_with_full_nat",
+    ];
+    let arguments = [&["--include-ignored", "--exact"], &tests[..]].concat();
+    let Some(console) = run_in_machine(&arguments, "forwarding.log") else {
+        return;
+    };
+    assert!(console.contains(&format!("test result: ok. {} passed", tests.len())));
+}
+
+/// A test of forwarding that runs in the machine, beside those of other machines.
+mod forwarding {
+    use std::time::Duration;
+
+    use evenkeel_e2e::netns::FRONT;
+    use evenkeel_e2e::{vm, wait_until};
+
+    use crate::forward::udp::ask;
+    use crate::forward::{BOTH, Machines, echo};
+
+    /// Settings for native XDP at both interfaces of the balancer, whose drivers do not tell that kernel what they can.
+    const XDP: &str = "[kernel_forwarding]\nxdp_interfaces = [\"client1\", \"front0\"]";
+
+    #[test]
+    #[ignore = "runs in the emulated machine"]
+    fn s41_the_kernel_forwards_and_the_status_names_what_it_lacks() {
+        assert!(vm::runs_in_vm(), "this is for the emulated machine");
+        for family in BOTH {
+            let machines = Machines::new(family).expect("this is root");
+            machines.start_member(2, Duration::ZERO);
+            let Some(balancer) = machines.start_balancer(&[2], XDP) else {
+                return;
+            };
+            assert_eq!(machines.state(&balancer), "kernel");
+            let (mut stream, seen) = machines.connect().unwrap();
+            assert_eq!(
+                seen,
+                family.client(),
+                "the proxy would have its own address"
+            );
+            echo(&mut stream, 1 << 20);
+            drop(stream);
+            machines.wait_for_ends(&balancer);
+            let now = machines.forwarded(&balancer);
+            for way in ["to_member", "to_client"] {
+                assert!(now["packets"][way].as_u64() >= Some(8), "{now}");
+            }
+            // Neither tcx nor what drivers say of XDP is there before Linux 6.6 and 6.3.
+            for (list, reason) in [
+                ("tc_interfaces", "the kernel has no tcx (Linux 6.6)"),
+                ("xdp_interfaces", "(Linux 6.3)"),
+            ] {
+                for name in ["client1", FRONT] {
+                    wait_until("the interface is named with the reason", || {
+                        let now = machines.forwarded(&balancer);
+                        let all = now[list].as_array().cloned().unwrap_or_default();
+                        all.iter().any(|one| {
+                            let said = one["reason"].as_str().unwrap_or_default();
+                            one["name"] == name && one["program"] == "tc" && said.contains(reason)
+                        })
+                    });
+                }
+            }
+            drop(balancer);
+            machines.start_udp_member(2);
+            let balancer = machines.start_udp_balancer("kernel", &[2], "");
+            let balancer = balancer.expect("it is built with the programs");
+            assert_eq!(machines.state(&balancer), "kernel");
+            let socket = machines.open_client();
+            let answer = ask(&socket, 1000).unwrap();
+            assert_eq!(answer.last, 2);
+            assert_eq!(
+                answer.seen,
+                socket.local_addr().unwrap(),
+                "the client itself"
+            );
+        }
+    }
 }
 
 /// Tests that run in the machine.

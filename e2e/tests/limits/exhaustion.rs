@@ -292,7 +292,7 @@ fn s5_memory_runs_out() {
     let balancer = Balancer::start_by(&format!("{start}{end}"), |_| {
         let mut command = namespace.command("prlimit");
         command
-            .args(["--as=167772160:167772160", "--"])
+            .args(["--as=184549376:184549376", "--"])
             .arg(evenkeel_binary());
         command
     });
@@ -314,7 +314,7 @@ fn s5_memory_runs_out() {
         let limits = status(balancer)["limits"].clone();
         let most = limits["clients"].as_u64().unwrap() as usize;
         assert!((50..3000).contains(&most), "{limits}");
-        assert_eq!(limits["memory"], 160 << 20);
+        assert_eq!(limits["memory"], 176 << 20);
         wait_until("that is said", || {
             balancer
                 .log()

@@ -8,6 +8,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use evenkeel_e2e::balancer::{Balancer, add_user};
+use evenkeel_e2e::kubernetes::{ApiServer, Condition};
 use evenkeel_e2e::load::Wrk;
 use evenkeel_e2e::member::{Member, ok_response};
 use evenkeel_e2e::process::{are_installed, report_skipped};
@@ -37,6 +38,10 @@ fn configuration(members: &[Member]) -> String {
          [group.zoned]\nhealth_check = false\nmembers = [\n\
          {{ address = \"127.0.0.77:1\", zone = \"north\" }},\n\
          {{ address = \"127.0.0.77:2\", zone = \"south\" }},\n]\n\n\
+         [group.pods]\nhealth_check = false\nmembers = [{{ kubernetes = \"shop/web:http\" }}]\n\
+         allowed_networks = [\"127.0.0.77/32\"]\n\n\
+         [kubernetes]\nkubeconfig = \"kubeconfig\"\n\n\
+         [kubernetes.gateway]\ncontroller = \"example.org/edge\"\n\n\
          [node]\nzone = \"north\"\n\n[xds]\nlisten = \"127.0.0.1:0\"\n",
         names[..3].join(", "),
         names[3..].join(", "),
@@ -67,8 +72,12 @@ fn pages_and_changes_in_a_browser() {
         ok_response(request.second_word())
     };
     let members: Vec<Member> = (0..5).map(|_| Member::answering_with(answer)).collect();
+    let cluster = ApiServer::start();
+    cluster.set_slice("web-1", 1, &[("127.0.0.77", Condition::Ready)]);
     let balancer = Balancer::start_with(&configuration(&members), |folder| {
         add_user(&folder.join("users"), "anna", PASSWORD);
+        folder.write("kubeconfig", cluster.kubeconfig());
+        folder.write_private("token", "first");
     });
     // A client of xDS that takes nothing that it is sent, if there is one.
     let refusing = python("xds_raw.py", "grpc").map(|mut command| {

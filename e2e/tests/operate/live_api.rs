@@ -99,6 +99,51 @@ fn two() -> (Vec<Member>, Balancer) {
 }
 
 #[test]
+fn a_stream_has_the_groups_whose_names_begin_alike() {
+    let first = (0..1000).map(|number| format!("first.{number}"));
+    let names = first.chain(["shop.a", "shop.b", "shop-2.a"].map(str::to_owned));
+    let group = |name: String| {
+        format!("[group.\"{name}\"]\nmembers = [\"127.0.0.1:9\"]\nhealth_check = false\n")
+    };
+    let groups: String = names.map(group).collect();
+    let balancer = Balancer::start(&format!(
+        "[admin]\nlisten = \"127.0.0.1:0\"\n[rule.web]\nlisten = \"127.0.0.1:0\"\ngroup = \"shop.a\"\n{groups}"
+    ));
+    let names = |sample: &Value| {
+        let groups = sample["groups"].as_array().unwrap().iter();
+        let names = groups.map(|group| group["name"].as_str().unwrap().to_owned());
+        (names.collect::<Vec<_>>(), sample["groups_left_out"].clone())
+    };
+    // All streams at once: each has its own groups.
+    let mut streams = [
+        "",
+        "?prefix=shop.",
+        "?prefix=shop.&group=shop.b",
+        "?prefix=gone.",
+    ]
+    .map(|query| Stream::open(&balancer, query, ""));
+    let samples = streams.each_mut().map(|stream| {
+        // The second one has what has changed since the first.
+        stream.find("sample", |_| true);
+        stream.find("sample", |_| true).data
+    });
+    let (all, left_out) = names(&samples[0]);
+    assert_eq!((all.len(), left_out), (1000, json!(3)));
+    assert_eq!(all.last().unwrap(), "first.999");
+    for sample in &samples[1..3] {
+        assert_eq!(
+            names(sample),
+            (vec!["shop.a".into(), "shop.b".into()], json!(0))
+        );
+        assert_eq!(sample["rules"][0]["name"], "web");
+    }
+    assert!(samples[1]["group"].is_null());
+    assert_eq!(samples[2]["group"]["name"], "shop.b");
+    assert_eq!(samples[2]["group"]["full"], false);
+    assert_eq!(names(&samples[3]), (Vec::new(), json!(0)));
+}
+
+#[test]
 fn a_stream_has_samples_and_changes() {
     let (members, balancer) = two();
     let clients = Clients::start(balancer.address("web"), 4);

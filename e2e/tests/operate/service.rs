@@ -338,17 +338,26 @@ fn clients_addresses_need_one_right_more() {
     let Some(namespace) = Namespace::with_loopback() else {
         return;
     };
-    let text = "[process]\nuser = \"nobody\"\nlandlock = false\n[admin]\nenabled = false\n\
-                [rule.web]\nlisten = \"127.0.0.1:0\"\nmembers = [\"127.0.0.1:1\"]\nsource = \"client\"\n";
-    let balancer = Balancer::start_by(text, |_| namespace.command(evenkeel_binary()));
-    let (who, capabilities) = rights(balancer.id());
-    assert!(who.starts_with("65534 "), "{who}");
-    assert_eq!(capabilities, NET_BIND_SERVICE | NET_RAW);
-    // What comes after what would be about Landlock.
-    wait_until("the configuration is applied", || {
-        balancer.log().contains("configuration applied")
-    });
-    assert!(!balancer.log().contains("Landlock"), "{}", balancer.log());
+    for (more, wanted) in [
+        ("source = \"client\"\n", NET_BIND_SERVICE | NET_RAW),
+        // Errors of ICMP.
+        ("protocol = \"udp\"\n", NET_BIND_SERVICE | NET_RAW),
+        ("", NET_BIND_SERVICE),
+    ] {
+        let text = format!(
+            "[process]\nuser = \"nobody\"\nlandlock = false\n[admin]\nenabled = false\n\
+             [rule.web]\nlisten = \"127.0.0.1:0\"\nmembers = [\"127.0.0.1:1\"]\n{more}"
+        );
+        let balancer = Balancer::start_by(&text, |_| namespace.command(evenkeel_binary()));
+        let (who, capabilities) = rights(balancer.id());
+        assert!(who.starts_with("65534 "), "{who}");
+        assert_eq!(capabilities, wanted, "{more}");
+        // What comes after what would be about Landlock.
+        wait_until("the configuration is applied", || {
+            balancer.log().contains("configuration applied")
+        });
+        assert!(!balancer.log().contains("Landlock"), "{}", balancer.log());
+    }
 }
 
 /// Units, and what `systemd-analyze security` may say at most of each.

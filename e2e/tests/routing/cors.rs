@@ -83,6 +83,7 @@ fn browsers_are_told_which_pages_may_read_responses() {
         ("access-control-allow-headers", "x-token"),
         ("access-control-allow-methods", "get, put"),
         ("access-control-allow-origin", "https://app.example"),
+        ("access-control-expose-headers", "x-key"),
         ("access-control-max-age", "600"),
         (
             "vary",

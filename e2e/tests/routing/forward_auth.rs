@@ -250,6 +250,43 @@ fn a_group_says_which_requests_pass_and_what_the_others_get() {
 }
 
 #[test]
+fn clients_without_a_login_are_led_to_the_page() {
+    if !are_installed(&["curl"]) {
+        return;
+    }
+    let (member, login) = (echo(), login());
+    let page = "https://login.example.org/start?rd={scheme}://{host}{port}{escaped_uri}";
+    let auth = AUTH.replace(" }", &format!(", login_page = \"{page}\" }}"));
+    let balancer = Balancer::start(&config(member.address(), &[login.address()], &auth, ""));
+    for client in CLIENTS {
+        let plain = ["-H", "Accept: text/plain"];
+        let with_body = [plain[0], plain[1], "-d", "some"];
+        for more in [&plain[..], &with_body] {
+            let (status, fields, body) = ask(&balancer, client, "/x?a=b%20c&d=/~", more);
+            assert_eq!(status, "302", "{fields}");
+            let from = format!("http://{}", balancer.address("web"));
+            let rd = format!("{from}%2fx%3fa%3db%2520c%26d%3d%2f~\r\n");
+            let location = format!("location: https://login.example.org/start?rd={rd}");
+            assert!(format!("{fields}\r\n").contains(&location), "{fields}");
+            assert!(!fields.contains("www-authenticate") && !body.contains("who?"));
+        }
+        // What the group says otherwise is for the client.
+        let (status, fields, _) = ask(&balancer, client, "/x", &[]);
+        assert_eq!(status, "302");
+        assert!(fields.contains("location: https://login.example.org/?a"));
+        let broken = ["-H", "Cookie: session=broken"];
+        assert_eq!(ask(&balancer, client, "/x", &broken).0, "500");
+        let anna = ["-H", "Cookie: session=anna"];
+        assert_eq!(ask(&balancer, client, "/x", &anna).0, "200");
+    }
+    assert_eq!(requests(&member).len(), 2);
+    assert_eq!(
+        (count(&balancer, "passed"), count(&balancer, "refused")),
+        (2, 8)
+    );
+}
+
+#[test]
 fn connections_go_on_after_answers_of_both_kinds() {
     let (member, login) = (echo(), login());
     let text = config(member.address(), &[login.address()], AUTH, "");

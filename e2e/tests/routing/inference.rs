@@ -99,13 +99,13 @@ fn the_requests_of_a_conversation_stay_where_its_beginning_was_read() {
     };
     let all = (CONVERSATIONS * TURNS) as f64;
     assert_eq!(count("prompts_total", "read=\"whole\""), all);
-    assert_eq!(
-        count("tokens_total", "kind=\"output\""),
-        all * ANSWER_WORDS as f64
-    );
-    let read = count("tokens_total", "kind=\"prompt\"");
-    let cached = count("tokens_total", "kind=\"cached\"");
-    let expected = count("tokens_total", "kind=\"expected_cached\"");
+    let tokens = |kind: &str| {
+        let labels = format!("model=\"small\",kind=\"{kind}\"");
+        count("tokens_total", &labels)
+    };
+    assert_eq!(tokens("output"), all * ANSWER_WORDS as f64);
+    let (read, cached) = (tokens("prompt"), tokens("cached"));
+    let expected = tokens("expected_cached");
     assert!(cached >= read / 2.0, "{cached} of {read}");
     assert!(
         expected >= cached / 2.0 && expected <= cached * 2.0,
@@ -347,20 +347,25 @@ fn responses_and_embeddings_are_understood() {
     };
     let responses = (CONVERSATIONS * TURNS) as f64;
     assert_eq!(count("prompts_total", "read=\"whole\""), responses);
-    let output = count("tokens_total", "kind=\"output\"");
+    let tokens = |kind: &str| {
+        let labels = format!("model=\"small\",kind=\"{kind}\"");
+        count("tokens_total", &labels)
+    };
+    let (read, output) = (tokens("prompt"), tokens("output"));
     assert_eq!(output, responses * ANSWER_WORDS as f64);
-    let read = count("tokens_total", "kind=\"prompt\"");
-    assert!(count("tokens_total", "kind=\"cached\"") >= read / 2.0);
-    let first = "gen_ai_server_time_to_first_token_seconds_count{group=\"web\"}";
+    assert!(tokens("cached") >= read / 2.0);
+    let first = "gen_ai_server_time_to_first_token_seconds_count{group=\"web\",model=\"small\",operation=\"chat\"}";
     assert_eq!(balancer.read_metric(first), Some(responses / 2.0));
     // Embeddings have a prompt, and no answer that counts.
     let texts = ["one ".repeat(300), "two ".repeat(300)];
     let body = json!({"model": "small", "input": texts});
     assert!(post("/v1/embeddings", &body).text().contains("embedding"));
     assert_eq!(count("prompts_total", "read=\"whole\""), responses + 1.0);
-    let tokens = (json!(texts).to_string().len() / 4) as f64;
-    assert_eq!(count("tokens_total", "kind=\"prompt\""), read + tokens);
-    assert_eq!(count("tokens_total", "kind=\"output\""), output);
+    let of_texts = (json!(texts).to_string().len() / 4) as f64;
+    assert_eq!(tokens("prompt"), read + of_texts);
+    assert_eq!(tokens("output"), output);
+    let embedded = "gen_ai_server_request_duration_seconds_count{group=\"web\",model=\"small\",operation=\"embeddings\"}";
+    assert_eq!(balancer.read_metric(embedded), Some(1.0));
 }
 
 #[test]
@@ -448,7 +453,8 @@ fn copies_for_engines_go_where_their_beginnings_were_read_and_all_requests_are_c
     assert_eq!(count("web", "compressed"), Some(1.0));
     assert_eq!(count("web", "no_prompt"), Some(1.0));
     assert_eq!(count("copies", "whole"), Some(REQUESTS as f64));
-    let cached = "evenkeel_inference_tokens_total{group=\"copies\",kind=\"cached\"}";
+    let cached =
+        "evenkeel_inference_tokens_total{group=\"copies\",model=\"small\",kind=\"cached\"}";
     wait_until("answers to copies are read", || {
         balancer
             .read_metric(cached)
@@ -590,19 +596,92 @@ fn the_log_and_the_metrics_tell_the_model_tokens_and_times() {
             assert!(line[key].is_null(), "{line}");
         }
     }
-    // All four requests with a body have an answer, and two of them a stream.
-    for (family, requests) in [
-        ("request_duration", 4.0),
-        ("time_to_first_token", 2.0),
-        ("time_per_output_token", 2.0),
+    // All four requests with a body have an answer, and two of them a stream. Models without a name, or with a name that
+    // is too long, are others.
+    for (family, [small, odd, other]) in [
+        ("request_duration", [Some(1.0), Some(1.0), Some(2.0)]),
+        ("time_to_first_token", [Some(1.0), Some(1.0), None]),
+        ("time_per_output_token", [Some(1.0), Some(1.0), None]),
     ] {
-        let count = |suffix: &str| {
-            let series = format!("gen_ai_server_{family}_seconds{suffix}");
-            balancer.read_metric(&series)
-        };
-        assert_eq!(count("_count{group=\"web\"}"), Some(requests), "{family}");
-        let all = count("_bucket{group=\"web\",le=\"+Inf\"}");
-        assert_eq!(all, Some(requests));
+        for (model, requests) in [("small", small), ("m\\\"\\n\u{1b}", odd), ("other", other)] {
+            let labels = format!("group=\"web\",model=\"{model}\",operation=\"chat\"");
+            let count = |suffix: &str| {
+                let series = format!("gen_ai_server_{family}_seconds{suffix}");
+                balancer.read_metric(&series)
+            };
+            let counted = count(&format!("_count{{{labels}}}"));
+            assert_eq!(counted, requests, "{family} {model}");
+            let all = count(&format!("_bucket{{{labels},le=\"+Inf\"}}"));
+            assert_eq!(all, requests);
+        }
+    }
+}
+
+#[test]
+fn a_stream_that_was_not_announced_has_a_first_token() {
+    const EVENT: &str = "data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\"word\"}}]}\n\n";
+    let answer = end_stream(&EVENT.repeat(3));
+    let engine = Member::start(move |_, mut wire| {
+        while let Some(head) = wire.try_read_head() {
+            if !head.values("expect").is_empty() {
+                wire.send("HTTP/1.1 100 Continue\r\n\r\n");
+            }
+            let length = head.values("content-length")[0].parse().unwrap();
+            wire.try_read_exact(length).unwrap();
+            wire.send(&answer);
+        }
+    });
+    let logs = Folder::new();
+    let path = logs.join("access.log");
+    let log = format!(
+        "[rule.web.inference]\nmax_prompt = \"4KiB\"\n[access_log]\noutput = {:?}\nformat = \"json\"\n",
+        path.display().to_string()
+    );
+    let balancer = Balancer::start(&config(&[engine.address()], &log));
+    let mut wire = balancer.connect();
+    // The setting is behind a long prompt, in a compressed body, and in a body that comes once a member is chosen.
+    let text = "word ".repeat(2000);
+    let body = json!({"model": "small", "prompt": text})
+        .to_string()
+        .replace('}', ",\"stream\":true}");
+    let mut post = |field: &str, body: &[u8]| {
+        let length = body.len();
+        wire.send(format!(
+            "POST /v1/completions HTTP/1.1\r\nHost: a\r\n{field}Content-Length: {length}\r\n\r\n"
+        ));
+        if field.contains("Expect") {
+            assert_eq!(wire.read_head().second_word(), "100");
+        }
+        wire.send(body);
+        let answer = wire.read_response();
+        assert_eq!(answer.text(), EVENT.repeat(3));
+    };
+    post("", body.as_bytes());
+    post("Content-Encoding: gzip\r\n", b"\x1f\x8babc");
+    post("Expect: 100-continue\r\n", body.as_bytes());
+    for (model, requests) in [("small", 1.0), ("other", 2.0)] {
+        for family in [
+            "time_to_first_token",
+            "time_per_output_token",
+            "request_duration",
+        ] {
+            let labels = format!("group=\"web\",model=\"{model}\",operation=\"text_completion\"");
+            let series = format!("gen_ai_server_{family}_seconds_count{{{labels}}}");
+            assert_eq!(balancer.read_metric(&series), Some(requests), "{family}");
+        }
+    }
+    let mut lines: Vec<Value> = Vec::new();
+    wait_until("the log is written", || {
+        let text = std::fs::read_to_string(&path).unwrap_or_default();
+        let whole = text.rfind('\n').map_or("", |end| &text[..end]);
+        let all = whole.lines();
+        lines = all
+            .map(|line| serde_json::from_str(line).unwrap())
+            .collect();
+        lines.len() == 3
+    });
+    for line in &lines {
+        assert!(line["first_token_ms"].is_f64(), "{line}");
     }
 }
 
@@ -813,7 +892,8 @@ fn the_anthropic_client_is_served() {
     assert_eq!(said, expected);
     // The tokens of both kinds of answers are counted: the cached ones, too.
     let count = |kind: &str| {
-        let series = format!("evenkeel_inference_tokens_total{{group=\"web\",kind=\"{kind}\"}}");
+        let labels = format!("group=\"web\",model=\"small\",kind=\"{kind}\"");
+        let series = format!("evenkeel_inference_tokens_total{{{labels}}}");
         balancer.read_metric(&series).unwrap()
     };
     assert_eq!(count("output"), 2.0 * ANSWER_WORDS as f64);

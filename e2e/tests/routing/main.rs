@@ -10,6 +10,7 @@ mod full_engines;
 mod inference;
 mod lists;
 mod model_aliases;
+mod model_fallbacks;
 mod models;
 mod outages;
 mod pages;

@@ -459,3 +459,80 @@ fn groups_have_cookies_of_their_own() {
         "{complaint}"
     );
 }
+
+/// The field that binds the client of an answer, as a line of a request.
+fn session(answer: &Message) -> Option<String> {
+    let values = answer.values("x-session");
+    assert!(values.len() < 2, "{values:?}");
+    Some(format!("X-Session: {}\r\n", values.first()?))
+}
+
+#[test]
+fn a_field_binds_clients_that_keep_no_cookies() {
+    // Members that have a field of the name do not confuse anybody.
+    let members: Vec<_> = (0..3)
+        .map(|number| {
+            Member::answering_with(move |request| {
+                let got = request.values("x-session").len();
+                format!("HTTP/1.1 200 OK\r\nX-Session: {number}\r\nContent-Length: 3\r\n\r\n{number} {got}")
+            })
+        })
+        .collect();
+    let all: Vec<_> = members.iter().map(Member::address).collect();
+    let config = config("sticky = { header = \"X-Session\" }", &all);
+    let balancer = Balancer::start(&config);
+    let mut bound = Vec::new();
+    for _ in 0..3 {
+        let answer = once(&balancer, "");
+        assert!(answer.values("set-cookie").is_empty());
+        let line = session(&answer).unwrap();
+        assert!(line.len() > 26, "{line}");
+        let (number, got) = answer.text().split_once(' ').unwrap();
+        assert_eq!(got, "0");
+        bound.push((line, number.to_owned()));
+    }
+    for (line, number) in bound.iter().chain(&bound) {
+        let answer = once(&balancer, line);
+        assert_eq!(answer.text(), format!("{number} 1"));
+        // The member's own field passes, as the balancer has nothing to say.
+        assert_eq!(answer.values("x-session"), [number]);
+    }
+    assert_eq!(metric(&balancer, "bound"), 3.0);
+    assert_eq!(metric(&balancer, "kept"), 6.0);
+    // A field that is none of the balancer's binds nobody.
+    let answer = once(&balancer, "X-Session: x\r\n");
+    assert!(session(&answer).unwrap().len() > 26);
+    assert_eq!(metric(&balancer, "unknown"), 1.0);
+}
+
+#[test]
+fn bindings_end_with_their_lives_and_last_while_their_clients_are_there() {
+    let members: Vec<_> = (0..3).map(echo).collect();
+    let all: Vec<_> = members.iter().map(Member::address).collect();
+    let lines = |time: &str| format!("sticky = {{ cookie = \"c\", {time} }}");
+    let ask = |balancer: &Balancer, pair: &str| once(balancer, &format!("Cookie: {pair}\r\n"));
+
+    let balancer = Balancer::start(&config(&lines("max_life = \"2s\""), &all));
+    let first = cookie(&once(&balancer, "")).unwrap();
+    wait_until("the client is bound anew", || {
+        cookie(&ask(&balancer, &first)).is_some()
+    });
+    assert_eq!(metric(&balancer, "unknown"), 1.0);
+
+    let balancer = Balancer::start(&config(&lines("max_idle = \"1h\""), &all));
+    let answer = once(&balancer, "");
+    let (member, first) = (answer.text(), cookie(&answer).unwrap());
+    let mut next = None;
+    wait_until("the client gets the time of its last request", || {
+        let answer = ask(&balancer, &first);
+        assert_eq!(answer.text(), member);
+        next = cookie(&answer);
+        next.is_some()
+    });
+    let next = next.unwrap();
+    // The same code, and another time.
+    assert_eq!((next.len(), &next[..28]), (first.len(), &first[..28]));
+    assert_ne!(next, first);
+    assert_eq!(ask(&balancer, &next).text(), member);
+    assert_eq!(metric(&balancer, "unknown"), 0.0);
+}

@@ -139,3 +139,89 @@ fn a_client_that_leaves_an_engine_before_the_answer_has_used_its_tokens() {
     let answer = ask_as(&mut wire, "b", r#"{"prompt":"short"}"#, 0);
     assert_eq!(answer.second_word(), "200");
 }
+
+#[test]
+fn pictures_count_little_in_all_interfaces() {
+    // An engine that does not tell its tokens: the estimates count.
+    let engine = Member::answering_with(|_| ok_response("seen"));
+    let address = engine.address();
+    let balancer = Balancer::start(&format!(
+        "workers = 1\n[admin]\nlisten = \"127.0.0.1:0\"\n[rule.web]\nlisten = \"127.0.0.1:0\"\n\
+         members = [\"{address}\"]\nstrategy = \"inference\"\nhealth_check = false\n\
+         [[rule.web.request_limits]]\nname = \"tokens\"\ntokens = \"20000/d\"\nkey = \"header:X-Key\"\n"
+    ));
+    let picture = "iVBOR/w0KGgo".repeat(20_000);
+    let chat = |part: &str| format!(r#"{{"messages":[{{"role":"user","content":[{part}]}}]}}"#);
+    let pictures = [
+        chat(&format!(
+            r#"{{"type":"image_url","image_url":{{"url":"data:image/png;base64,{picture}"}}}}"#
+        )),
+        chat(&format!(
+            r#"{{"type":"input_audio","input_audio":{{"data":"{picture}","format":"wav"}}}}"#
+        )),
+        chat(&format!(
+            r#"{{"type":"image","source":{{"type":"base64","media_type":"image/png","data":"{picture}"}}}}"#
+        )),
+        format!(
+            r#"{{"input":[{{"role":"user","content":[{{"type":"input_image","image_url":"data:image/png;base64,{picture}"}}]}}]}}"#
+        ),
+    ];
+    let texts = [
+        chat(&format!(
+            r#"{{"type":"text","text":"data:image/png;base64,{picture}"}}"#
+        )),
+        chat(&format!(
+            r#"{{"type":"document","source":{{"type":"text","data":"{picture}"}}}}"#
+        )),
+        format!(r#"{{"prompt":"data:image/png;base64,{picture}"}}"#),
+    ];
+    for chunk in [0, 50_000] {
+        for (number, body) in pictures.iter().enumerate() {
+            let key = format!("picture {number} {chunk}");
+            let mut wire = balancer.connect();
+            // Ten pictures have some 12,000 tokens with the answers.
+            for _ in 0..10 {
+                let answer = ask_as(&mut wire, &key, body, chunk);
+                assert_eq!(answer.second_word(), "200", "{key}");
+            }
+            // But they have some.
+            let mut refused = false;
+            for _ in 0..20 {
+                refused |= ask_as(&mut wire, &key, body, chunk).second_word() == "429";
+            }
+            assert!(refused, "{key}");
+        }
+        for (number, body) in texts.iter().enumerate() {
+            let key = format!("text {number} {chunk}");
+            let mut wire = balancer.connect();
+            assert_eq!(ask_as(&mut wire, &key, body, chunk).second_word(), "200");
+            assert_eq!(ask_as(&mut wire, &key, body, chunk).second_word(), "429");
+        }
+    }
+}
+
+#[test]
+fn the_framing_of_chunks_takes_no_tokens() {
+    let engine = Member::answering_with(|_| ok_response("seen"));
+    let address = engine.address();
+    // Bodies are longer than what is read of them, so that their size is not known before.
+    let balancer = Balancer::start(&format!(
+        "workers = 1\n[admin]\nlisten = \"127.0.0.1:0\"\n[rule.web]\nlisten = \"127.0.0.1:0\"\n\
+         members = [\"{address}\"]\nstrategy = \"inference\"\nhealth_check = false\n\
+         [rule.web.inference]\nmax_prompt = \"4KiB\"\n\
+         [[rule.web.request_limits]]\nname = \"tokens\"\ntokens = \"10000/d\"\nkey = \"header:X-Key\"\n"
+    ));
+    let body = format!(r#"{{"x":[{}1],"prompt":"a"}}"#, "1,".repeat(3000));
+    for (key, chunk) in [("large", 3000), ("small", 2)] {
+        // A refusal may end the connection.
+        let answers: Vec<_> = (0..8)
+            .map(|_| {
+                let answer = ask_as(&mut balancer.connect(), key, &body, chunk);
+                answer.second_word().to_owned()
+            })
+            .collect();
+        let count = answers.iter().filter(|status| *status == "200").count();
+        // Each has 1,500 tokens, and 200 of the answer; with their framing, small chunks would have 5,500.
+        assert!(count >= 5, "{key} {answers:?}");
+    }
+}

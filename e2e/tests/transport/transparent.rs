@@ -3,8 +3,8 @@
 
 #![allow(clippy::unwrap_used)] // Helpers of tests fail by panicking.
 
-use std::io::{Read, Write};
-use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::io::{ErrorKind, Read, Write};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::process::Command;
 use std::thread;
 
@@ -59,9 +59,11 @@ impl Machines {
             ("", "10.77.0.0/24", "0.0.0.0/0"),
             ("-6 ", "fd77::/64", "::/0"),
         ] {
-            run_ip(&format!(
-                "{family}-n {b} rule add iif {FRONT} from {members} ipproto tcp sport {PORT} lookup 100"
-            ));
+            for protocol in ["tcp", "udp"] {
+                run_ip(&format!(
+                    "{family}-n {b} rule add iif {FRONT} from {members} ipproto {protocol} sport {PORT} lookup 100"
+                ));
+            }
             run_ip(&format!(
                 "{family}-n {b} route add local {all} dev lo table 100"
             ));
@@ -91,6 +93,34 @@ impl Machines {
                 });
             }
         });
+    }
+
+    /// A member that answers each datagram with the address that the datagram comes from.
+    fn member_of_datagrams(&self, at: IpAddr) {
+        let socket = self
+            .pair
+            .back
+            .run_inside(|| UdpSocket::bind((at, PORT)).unwrap());
+        thread::spawn(move || {
+            let mut space = [0; 4096];
+            while let Ok((_, from)) = socket.recv_from(&mut space) {
+                socket
+                    .send_to(from.ip().to_string().as_bytes(), from)
+                    .unwrap();
+            }
+        });
+    }
+
+    /// Returns a socket of the client at `from`, for datagrams to `to`.
+    fn connect_datagrams(&self, from: &str, to: SocketAddr) -> UdpSocket {
+        let from: IpAddr = from.parse().unwrap();
+        let socket = self.clients.run_inside(|| {
+            let socket = UdpSocket::bind((from, 0)).unwrap();
+            socket.connect(to).unwrap();
+            socket
+        });
+        socket.set_read_timeout(Some(HANG)).unwrap();
+        socket
     }
 
     fn balancer(&self, rules: &str) -> Balancer {
@@ -177,6 +207,101 @@ fn members_see_the_address_of_each_client() {
     wait_until("the log says so", || {
         balancer.log().contains("one has IPv4, the other IPv6")
     });
+}
+
+/// Sends a datagram, and returns the answer, or the kind of the error that comes in place of one.
+fn ask_by_datagram(socket: &UdpSocket) -> Result<String, ErrorKind> {
+    socket.send(b"who").map_err(|error| error.kind())?;
+    let mut space = [0; 100];
+    let len = socket.recv(&mut space).map_err(|error| error.kind())?;
+    Ok(String::from_utf8_lossy(&space[..len]).into_owned())
+}
+
+#[test]
+fn members_of_udp_rules_see_the_address_of_each_client() {
+    let Some(machines) = Machines::new() else {
+        return;
+    };
+    machines.member_of_datagrams(BACK4);
+    machines.member_of_datagrams(BACK6);
+    let rule = |name: &str, session: &str, listen: &str, member: IpAddr| {
+        let options = format!("udp = {{ session = \"{session}\" }}\n");
+        rule(name, "udp", listen, member) + &options
+    };
+    let balancer = machines.balancer(&format!(
+        "{}{}{}{}",
+        rule("client", "client", "10.78.0.1:0", BACK4),
+        rule("datagram", "datagram", "0.0.0.0:0", BACK4),
+        rule("six", "client", "[fd78::1]:0", BACK6),
+        rule("mixed", "client", "[fd78::1]:0", BACK4),
+    ));
+    for name in ["client", "datagram"] {
+        let at = SocketAddr::new("10.78.0.1".parse().unwrap(), balancer.address(name).port());
+        let all =
+            ["10.78.0.2", "10.78.0.3"].map(|from| (from, machines.connect_datagrams(from, at)));
+        // One after the other, and several of each, so that sessions of one client are there at a time.
+        for _ in 0..5 {
+            for (from, socket) in &all {
+                assert_eq!(ask_by_datagram(socket), Ok((*from).to_owned()), "{name}");
+            }
+        }
+    }
+    let six = machines.connect_datagrams("fd78::2", balancer.address("six"));
+    assert_eq!(ask_by_datagram(&six), Ok("fd78::2".to_owned()));
+    let mixed = machines.connect_datagrams("fd78::2", balancer.address("mixed"));
+    assert_eq!(ask_by_datagram(&mixed), Ok("10.77.0.1".to_owned()));
+}
+
+/// The client's kernel takes an error of ICMP only if it quotes the datagram with the right addresses and checksums.
+#[test]
+fn clients_of_udp_rules_learn_that_no_member_is_left() {
+    let Some(machines) = Machines::new() else {
+        return;
+    };
+    let rule = |name: &str, session: &str, listen: &str, member: IpAddr| {
+        let member = SocketAddr::new(member, PORT);
+        format!(
+            "[rule.{name}]\nlisten = \"{listen}\"\nprotocol = \"udp\"\nmembers = [\"{member}\"]\n\
+             udp = {{ session = \"{session}\" }}\n"
+        )
+    };
+    let balancer = machines.balancer(&format!(
+        "{}{}{}",
+        rule("client", "client", "10.78.0.1:0", BACK4),
+        rule("datagram", "datagram", "0.0.0.0:0", BACK4),
+        rule("six", "quic", "[::]:0", BACK6),
+    ));
+    let refused = Err(ErrorKind::ConnectionRefused);
+    for (name, from, to, member) in [
+        ("client", "10.78.0.2", "10.78.0.1", BACK4),
+        ("datagram", "10.78.0.3", "10.78.0.1", BACK4),
+        ("six", "fd78::2", "fd78::1", BACK6),
+    ] {
+        let at = SocketAddr::new(to.parse().unwrap(), balancer.address(name).port());
+        // The member's machine says that nobody has the port.
+        assert_eq!(
+            ask_by_datagram(&machines.connect_datagrams(from, at)),
+            refused,
+            "{name}"
+        );
+        // There is no member that may be chosen.
+        let address = SocketAddr::new(member, PORT);
+        let inside = &machines.pair.front;
+        let words = format!("maintenance {name} {address}");
+        inside.run_inside(|| balancer.run_ctl(&words)).unwrap();
+        let series =
+            format!("evenkeel_rule_datagrams_dropped_total{{rule=\"{name}\",reason=\"refused\"}}");
+        let dropped = || inside.run_inside(|| balancer.read_metric(&series));
+        wait_until("the balancer has nobody to send to", || {
+            let before = dropped();
+            assert_eq!(
+                ask_by_datagram(&machines.connect_datagrams(from, at)),
+                refused,
+                "{name}"
+            );
+            dropped() > before
+        });
+    }
 }
 
 #[test]

@@ -14,6 +14,7 @@ use evenkeel_manager::ManageError;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
+use super::View;
 use super::events::NoStream;
 use super::rounding::round_value;
 use super::simulate;
@@ -127,6 +128,9 @@ async fn show_process(State(sources): State<Arc<Sources>>) -> Json<Process> {
 struct EventsQuery {
     /// The group whose members samples tell of, too.
     group: Option<String>,
+    /// Beginning of the names of the groups that samples have, of which there may be 1,000; all groups by default.
+    #[serde(default)]
+    prefix: String,
 }
 
 async fn stream_events(
@@ -147,7 +151,11 @@ async fn stream_events(
     let fields = headers.clone();
     let may_stay = move || guard.still_allows(&fields, from, Instant::now());
     let live = &sources.live;
-    let stream = live.open_stream(query.group, last, peer.activity, may_stay);
+    let view = View {
+        prefix: query.prefix,
+        group: query.group,
+    };
+    let stream = live.open_stream(view, last, peer.activity, may_stay);
     let body = stream.map_err(|why| {
         let detail = match why {
             NoStream::TooMany(most) => format!(

@@ -3,7 +3,6 @@
 //! A stream holds at most one event that is not sent: who reads slowly misses samples, and gets the newest
 //! one.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,7 +13,7 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::MissedTickBehavior;
 
 use super::news::Id;
-use super::{Live, lock_mutex};
+use super::{Live, View, lock_mutex};
 
 /// Time between two comments, so that nobody takes a quiet connection for a dead one.
 const COMMENT: Duration = Duration::from_secs(15);
@@ -31,35 +30,31 @@ pub(crate) enum NoStream {
     Ending,
 }
 
-/// Watch of a group by a client.
+/// Watch of a view by a client.
 struct Watched {
     live: Arc<Live>,
-    group: Option<String>,
+    view: View,
 }
 
 impl Drop for Watched {
     fn drop(&mut self) {
-        let Some(group) = &self.group else {
-            return;
-        };
-        let mut watched: std::sync::MutexGuard<'_, HashMap<String, usize>> =
-            lock_mutex(&self.live.watched);
-        if let Some(count) = watched.get_mut(group) {
+        let mut watched = lock_mutex(&self.live.watched);
+        if let Some(count) = watched.get_mut(&self.view) {
             *count -= 1;
             if *count == 0 {
-                watched.remove(group);
+                watched.remove(&self.view);
             }
         }
     }
 }
 
 impl Live {
-    /// Starts a stream of events, with the members of `group`; of what has happened since the place `last`,
+    /// Starts a stream of events, with the groups of `view`; of what has happened since the place `last`,
     /// if that is given. `activity` is of its connection; `may_stay` is asked now and then whether the client
     /// may still see all that.
     pub(crate) fn open_stream(
         self: &Arc<Self>,
-        group: Option<String>,
+        view: View,
         last: Option<&str>,
         activity: Activity,
         may_stay: impl Fn() -> bool + Send + Sync + 'static,
@@ -69,12 +64,10 @@ impl Live {
         }
         let place = Arc::clone(&self.streams).try_acquire_owned();
         let place = place.map_err(|_| NoStream::TooMany(self.most_streams))?;
-        if let Some(group) = &group {
-            *lock_mutex(&self.watched).entry(group.clone()).or_default() += 1;
-        }
+        *lock_mutex(&self.watched).entry(view.clone()).or_default() += 1;
         let watched = Watched {
             live: Arc::clone(self),
-            group,
+            view,
         };
         let (sender, body) = Channel::new(1);
         let since = match last {
@@ -157,12 +150,13 @@ async fn follow_news(
             // If the sender is gone, so is the process.
             more = news.changed() => if more.is_err() { return Ok(()) },
             more = ticks.changed() => {
-                let tick = ticks.borrow_and_update().clone();
+                // A view that is new comes with the next sample.
+                let tick = ticks.borrow_and_update().get(&watched.view.prefix).cloned();
                 if more.is_err() {
                     return Ok(());
                 }
                 if let Some(tick) = tick {
-                    let text = tick.event_for(watched.group.as_deref(), last);
+                    let text = tick.event_for(watched.view.group.as_deref(), last);
                     last = tick.number;
                     events.send_event(format!("id: {since}\n")).await?;
                     events.send_event(text).await?;

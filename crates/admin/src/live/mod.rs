@@ -14,7 +14,7 @@ mod simulate;
 mod tick;
 pub mod wire;
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::convert::Infallible;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -48,14 +48,27 @@ const SETTLED: Duration = Duration::from_millis(100);
 /// For how long who has asked for a change is known until its news come.
 const ASKED: Duration = Duration::from_secs(1);
 
+/// Last tick of each view.
+type Ticks = Arc<HashMap<String, Arc<Tick>>>;
+
+/// Part of the groups that a stream has.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub(crate) struct View {
+    /// Beginning of the names of the groups.
+    pub(crate) prefix: String,
+    /// Group whose members the stream has, too.
+    pub(crate) group: Option<String>,
+}
+
 /// Samples, history and news of what goes on.
 #[derive(Debug)]
 pub struct Live {
     manager: Arc<Manager>,
     news: LiveEvents,
-    ticks: watch::Sender<Option<Arc<Tick>>>,
-    /// Number of streams that watch each group.
-    watched: Mutex<HashMap<String, usize>>,
+    /// Last tick of each view, by the beginning of its groups' names; none without streams.
+    ticks: watch::Sender<Ticks>,
+    /// Number of streams with each view.
+    watched: Mutex<HashMap<View, usize>>,
     /// Places for streams that are free.
     streams: Arc<Semaphore>,
     most_streams: usize,
@@ -91,7 +104,7 @@ impl Live {
         Arc::new(Live {
             manager: Arc::clone(manager),
             news: LiveEvents::new(process.unwrap_or_default().as_micros() as u64),
-            ticks: watch::Sender::new(None),
+            ticks: watch::Sender::default(),
             watched: Mutex::default(),
             streams: Arc::new(Semaphore::new(most_streams)),
             most_streams,
@@ -126,9 +139,9 @@ impl Live {
         loop {
             seconds.tick().await;
             let is_watched = self.streams.available_permits() < self.most_streams;
-            if !is_watched && self.ticks.borrow().is_some() {
+            if !is_watched && !self.ticks.borrow().is_empty() {
                 // Nobody will ask what has changed since.
-                self.ticks.send_replace(None);
+                self.ticks.send_replace(Ticks::default());
             }
             if !is_watched && !lock_mutex(&self.past).is_due(unix_seconds() as u64) {
                 continue;
@@ -145,12 +158,15 @@ impl Live {
     fn sample_once(&self, is_watched: bool) {
         let at = unix_seconds();
         let is_due = lock_mutex(&self.past).is_due(at as u64);
-        let watched: Vec<String> = lock_mutex(&self.watched).keys().cloned().collect();
-        let is_group_watched = |name: &str| is_watched && watched.iter().any(|of| of == name);
+        let watched: Vec<View> = lock_mutex(&self.watched).keys().cloned().collect();
+        let is_group_watched = |prefix: &str, name: &str| {
+            let mut groups = watched.iter().filter(|view| view.prefix == prefix);
+            is_watched && groups.any(|view| view.group.as_deref() == Some(name))
+        };
         let mut room = Room::default();
-        let sample = self.manager.sample(MOST_GROUPS, |name, members| {
+        let sample = self.manager.sample("", MOST_GROUPS, |name, members| {
             let is_kept = is_due && room.take_room(members);
-            match (is_group_watched(name), is_kept) {
+            match (is_group_watched("", name), is_kept) {
                 (true, _) => Detail::Latencies,
                 (false, true) => Detail::Members,
                 (false, false) => Detail::Group,
@@ -160,16 +176,31 @@ impl Live {
         let rules = lock_mutex(&self.rules).rates_by_rule(&sample.rules, Instant::now());
         if is_watched {
             let before = self.ticks.borrow().clone();
-            let tick = Tick::new(
-                before.as_deref(),
-                at,
-                process,
-                &rules,
-                &sample.groups,
-                sample.left_out,
-                is_group_watched,
-            );
-            self.ticks.send_replace(Some(Arc::new(tick)));
+            let make_tick = |prefix: &str, sample: &Sample| {
+                let tick = Tick::new(
+                    before.get(prefix).map(|tick| &**tick),
+                    at,
+                    process,
+                    &rules,
+                    &sample.groups,
+                    sample.left_out,
+                    |name| is_group_watched(prefix, name),
+                );
+                (prefix.to_owned(), Arc::new(tick))
+            };
+            let prefixes: HashSet<&str> = watched.iter().map(|view| &*view.prefix).collect();
+            let others = prefixes.into_iter().filter(|prefix| !prefix.is_empty());
+            let others = others.map(|prefix| {
+                let sample = self.manager.sample(prefix, MOST_GROUPS, |name, _| {
+                    match is_group_watched(prefix, name) {
+                        true => Detail::Latencies,
+                        false => Detail::Group,
+                    }
+                });
+                make_tick(prefix, &sample)
+            });
+            let ticks: HashMap<_, _> = others.chain([make_tick("", &sample)]).collect();
+            self.ticks.send_replace(Arc::new(ticks));
         }
         if is_due {
             lock_mutex(&self.past).keep_sample(&reduce_sample(sample), at as u64);

@@ -3,6 +3,7 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use evenkeel_core::engine_counts::Operation;
 use evenkeel_proxy::access::{End, Record};
 use evenkeel_proxy::trace::{Attempt, Trace};
 
@@ -48,8 +49,9 @@ impl Attributes {
             return;
         };
         let target = record.request.as_ref().map_or("", |(_, target)| target);
-        if let Some((operation, provider)) = find_operation(target) {
-            self.text("gen_ai.operation.name", operation);
+        // Without both, programs that show traces do not take the span for one of a language model.
+        if let Some((operation, provider)) = Operation::find(target) {
+            self.text("gen_ai.operation.name", operation.name());
             self.text("gen_ai.provider.name", provider);
         }
         if let Some(model) = &facts.model {
@@ -87,21 +89,6 @@ impl Attributes {
         if let Some(port) = port.and_then(|port| port.parse::<u16>().ok()) {
             self.put_whole("server.port", port);
         }
-    }
-}
-
-/// Returns the operation of a request for engines, and the provider whose interface the request has, by the end of its
-/// path. Without both, programs that show traces do not take the span for one of a language model.
-fn find_operation(target: &str) -> Option<(&'static str, &'static str)> {
-    let (path, _) = target.split_once('?').unwrap_or((target, ""));
-    let (before, last) = path.trim_end_matches('/').rsplit_once('/')?;
-    match last {
-        "completions" if before.ends_with("/chat") => Some(("chat", "openai")),
-        "completions" => Some(("text_completion", "openai")),
-        "responses" => Some(("chat", "openai")),
-        "embeddings" => Some(("embeddings", "openai")),
-        "messages" => Some(("chat", "anthropic")),
-        _ => None,
     }
 }
 
@@ -337,6 +324,7 @@ mod tests {
             id: Some("id-1".into()),
             trace: Some(trace),
             engine: Some(Box::new(EngineFacts {
+                fallback_from: None,
                 model: Some("small".into()),
                 usage: None,
                 first_token: Some(Duration::from_micros(1500)),
@@ -429,20 +417,6 @@ mod tests {
 
     #[test]
     fn a_request_for_engines_tells_its_operation_and_its_tokens() {
-        let cases = [
-            ("/v1/chat/completions?a=/messages", Some(("chat", "openai"))),
-            ("/v1/completions", Some(("text_completion", "openai"))),
-            ("/v1/responses", Some(("chat", "openai"))),
-            ("/team/v1/embeddings/", Some(("embeddings", "openai"))),
-            ("http://a/v1/messages", Some(("chat", "anthropic"))),
-            ("/v1/messages/count_tokens", None),
-            ("/completions", Some(("text_completion", "openai"))),
-            ("completions", None),
-            ("", None),
-        ];
-        for (target, expected) in cases {
-            assert_eq!(find_operation(target), expected, "{target}");
-        }
         let mut record = traced("/v1/chat/completions");
         let details = record.details.as_mut().unwrap();
         details.engine.as_mut().unwrap().usage = Some(Usage {

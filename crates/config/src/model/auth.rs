@@ -8,6 +8,7 @@ use evenkeel_core::key;
 
 use super::group_name::unknown_group;
 use crate::fields::is_of_application;
+use crate::routing::template::Template;
 use crate::schema::document::Item;
 use crate::schema::document::Span;
 use crate::schema::field::{Field, FileName, Limits, Texts, blank};
@@ -44,6 +45,10 @@ section! {
         /// forge these fields, as with `user_field`; a copied `Authorization` replaces the client's. Only with
         /// `group`.
         copy_fields: Vec<String> [Text(COPIED)] = Vec::new(); r#"["X-Email", "X-Groups"]"#,
+        /// Address to which clients are redirected (302) instead of the answer of `group`, if the answer has status
+        /// 401. You can use the parts of a route's [`redirect`](#rulenameroutes), as `{escaped_uri}` for a parameter that
+        /// tells the page where to lead users after the login. Only with `group`.
+        login_page: Option<String> [Text(PAGE)] = None; r#""https://login.example.org/start?rd={scheme}://{host}{escaped_uri}""#,
         /// Time limit for an answer of `group`, including connecting and asking other members after a failure.
         /// After the limit the request is refused. Only with `group`.
         timeout: Duration [Time(millis(1), HOUR)] = Duration::from_secs(5); r#""2s""#,
@@ -71,6 +76,19 @@ const PATH: Texts = (
             && !text.starts_with("//")
             && text.len() <= 1024
             && text.bytes().all(fits)
+    },
+);
+
+const PAGE: Texts = (
+    "an address that begins with \"https://\", \"http://\", \"{scheme}://\" or \"/\", without spaces, with the parts of a redirect",
+    |text| {
+        let begins = ["https://", "http://", "{scheme}://", "/"];
+        begins.iter().any(|begin| text.starts_with(begin))
+            && !text.starts_with("//")
+            && !text.starts_with("/{")
+            && text.len() <= 2048
+            && text.bytes().all(|byte| byte.is_ascii_graphic())
+            && Template::parse(text).is_ok()
     },
 );
 
@@ -111,7 +129,7 @@ impl AsTable for Auth {
                 report.add_problem(&table.span_of(""), table.path(), message, None);
             }
             (true, false) => {
-                let of_group = ["path", "copy_fields", "timeout"];
+                let of_group = ["path", "copy_fields", "login_page", "timeout"];
                 for key in of_group.into_iter().filter(|key| table.has_key(key)) {
                     table.report_problem(key, "has no effect without `group`", report);
                 }

@@ -213,8 +213,10 @@ impl Config {
         });
         let steered = self.steer.iter().filter_map(Steer::file);
         let copy = self.store.iter().map(|store| store.copy_file.as_path());
+        let cluster = { self.kubernetes.iter() }.filter_map(|of| of.copy_file.as_deref());
         log.chain(audit.map(|path| ("admin.audit_log", path)))
             .chain(copy.map(|path| ("store.copy_file", path)))
+            .chain(cluster.map(|path| ("kubernetes.copy_file", path)))
             .chain(steered.map(|path| ("steer.nginx.file", path)))
             .chain(state.map(|path| ("corba.state_file", path)))
             .chain(reference.map(|path| ("corba.ior_file", path)))

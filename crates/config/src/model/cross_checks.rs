@@ -222,7 +222,7 @@ pub(super) fn check_cookies<'a>(
     users: &HashMap<&str, Vec<&Rule>>,
     report: &mut Report<'_>,
 ) {
-    let mut cookies: HashMap<String, &'a str> = HashMap::new();
+    let mut names: HashMap<(bool, String), &'a str> = HashMap::new();
     for (span, group) in groups {
         let Some(sticky) = &group.sticky else {
             continue;
@@ -235,17 +235,22 @@ pub(super) fn check_cookies<'a>(
             );
             report.add_problem(span, &group.path(), message, None);
         }
-        let cookie = sticky.cookie_of(&group.name);
+        let name = sticky.name_of(&group.name);
+        let (kind, key) = match sticky.header {
+            Some(_) => ("field", (true, name.to_ascii_lowercase())),
+            None => ("cookie", (false, name.clone())),
+        };
         // Generated groups may be of different hosts, whose cookies browsers keep apart.
-        let other = cookies.get(&cookie).filter(|_| !report.is_generated());
+        let other = names.get(&key).filter(|_| !report.is_generated());
         if let Some(other) = other {
+            let key = if key.0 { "header" } else { "cookie" };
             let message = format!(
-                "has the same cookie, {cookie:?}, as the group {other:?}, and each would replace the \
-                 other's: give one of them another name with `cookie` in `sticky`"
+                "has the same {kind}, {name:?}, as the group {other:?}, and each would replace the \
+                 other's: give one of them another name with `{key}` in `sticky`"
             );
             report.add_problem(span, &group.path(), message, None);
         }
-        cookies.insert(cookie, &group.name);
+        names.insert(key, &group.name);
     }
 }
 

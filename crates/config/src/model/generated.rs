@@ -279,8 +279,9 @@ mod tests {
             Arc::new(route(name, host, "a").text().to_owned() + &limits)
         };
         let limited = limit("limited", "l.example", "client");
-        // Both would have the same limit.
-        let twin = limit("limited", "m.example", "client");
+        // Both would have a limit of the same name, which is not the same.
+        let twin = limit("limited", "m.example", "all");
+        let same = limit("limited", "n.example", "client");
         let forged = limit("forged", "f.example", "forwarded_for");
         for (routes, whole, is_good) in [
             (vec![&one, &two], 1, true),
@@ -302,6 +303,7 @@ mod tests {
             (vec![&one, &plain, &limited, &twin], 6, false),
             (vec![&one, &answer, &limited], 6, true),
             (vec![&one, &answer, &twin], 7, true),
+            (vec![&one, &answer, &limited, &same], 8, true),
         ] {
             let routes: Vec<Part> = routes.into_iter().cloned().collect();
             // The result is compared with that of the whole text.
@@ -311,10 +313,10 @@ mod tests {
         // Other groups, and other tables of the rule.
         let routes = [one, two];
         parse(&mut parser, &routes, &groups).unwrap();
-        assert_eq!(parser.whole, 8);
+        assert_eq!(parser.whole, 9);
         let others = [group("a", "10.0.0.1:1"), group("b", "10.0.0.3:1")];
         parse(&mut parser, &routes, &others).unwrap();
-        assert_eq!(parser.whole, 9);
+        assert_eq!(parser.whole, 10);
     }
 
     #[test]

@@ -96,10 +96,22 @@ impl GeneratedText {
         rules.chain(self.0.groups.iter().map(|group| group.text()))
     }
 
+    /// True if both are the same text in memory.
+    pub fn is_same(&self, other: &GeneratedText) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+
+    /// Returns a copy of the whole text, which the text itself does not keep.
+    pub fn join_pieces(&self) -> String {
+        match self.0.whole.get() {
+            Some(whole) => whole.to_string(),
+            None => self.list_pieces().collect(),
+        }
+    }
+
     /// Returns the whole text.
     fn as_str(&self) -> &str {
-        let join = || self.list_pieces().collect::<String>().into();
-        self.0.whole.get_or_init(join)
+        self.0.whole.get_or_init(|| self.join_pieces().into())
     }
 
     /// Returns the numbers of the first lines of all routes and groups, from 1. The number of a route is that of the line
@@ -157,7 +169,7 @@ impl Deref for GeneratedText {
 impl PartialEq for GeneratedText {
     fn eq(&self, other: &Self) -> bool {
         let is_in_parts = |of: &GeneratedText| !of.0.rules.is_empty() || !of.0.groups.is_empty();
-        if Arc::ptr_eq(&self.0, &other.0) {
+        if self.is_same(other) {
             return true;
         }
         if !is_in_parts(self) || !is_in_parts(other) {

@@ -12,6 +12,7 @@ use super::protocol::MemberProtocol;
 use super::request_id::RequestId;
 use super::route::METHOD;
 use super::route_values::{MaxBody, Status};
+use super::tls::{DEEP_NAMES, UNNAMED};
 use crate::fields;
 use crate::schema::field::Texts;
 use crate::schema::key::{DAY, HOUR, millis, secs, section};
@@ -57,6 +58,12 @@ section! {
         max_header_bytes: usize [Bytes(1024, 1024 * 1024)] = 32 * 1024; r#""64KiB""#,
         /// Maximum number of header fields in a head.
         max_header_count: usize [Number(8.0, 256.0, "fields")] = 128; "200",
+        /// Rules with `tls`: hosts that clients have to connect for. A client connects for a name (SNI); a request of the
+        /// client for a host of another entry of the list gets 421, and the client connects again for the host. Begin
+        /// an entry with `*.` for all names right below the domain, or with `**.` for all names below the domain at
+        /// any depth; the most specific entry counts. `*` stands for all other hosts. By default clients may send
+        /// requests for all hosts: see [separate hosts](tls.md#separate-hosts).
+        separate_hosts: Vec<String> [Text(SEPARATE)] = Vec::new(); r#"["www.example.org", "*.shop.example.org"]"#,
         /// Adds `X-Forwarded-For`, `X-Forwarded-Proto` and `X-Forwarded-Host` to requests, so that your members
         /// know the client.
         x_forwarded: bool = true; "false",
@@ -91,8 +98,8 @@ section! {
         /// Requests without the field, or with another value, have the priority of the client or the rule. Set
         /// a name only if you trust the clients, or if your proxy in front sets the field.
         priority_header: Option<String> [Text(FIELD)] = None; r#""X-Priority""#,
-        /// Maximum [retries](routing.md#retries), each at another member, of a request which you can repeat
-        /// safely: none of the request was sent, or the request is idempotent (RFC 9110, section 9.2.2) and
+        /// Maximum [retries](routing.md#retries), each at another member (see `retry_same_member`), of a request which you
+        /// can repeat safely: none of the request was sent, or the request is idempotent (RFC 9110, section 9.2.2) and
         /// the member closed the connection, sent an invalid response or did not answer.
         retries: u32 [Number(0.0, 10.0, "retries")] = 2; "1",
         /// Maximum share of retries, relative to requests, so that retries cannot overload your slow members.
@@ -112,6 +119,12 @@ section! {
         /// larger body, or without memory for the body, is not repeated once a part of the body has been sent.
         /// Other idempotent requests have bodies of at most 8 KiB kept.
         retry_max_body: usize [Bytes(0, 64 * 1024 * 1024)] = 1024 * 1024; r#""256KiB""#,
+        /// Lets retries go to members which have failed before, if no other is left: a request is repeated at the only
+        /// member of a group, too. Set the key if failures of your members are short, together with `retry_backoff`.
+        retry_same_member: bool = false; "true",
+        /// Pause before a retry; the balancer adds up to half of the pause. While waiting the request has no place at a
+        /// member.
+        retry_backoff: Duration [Time(secs(0), secs(60))] = secs(0); r#""100ms""#,
         /// Ends a request if the client closes the connection (FIN): the balancer closes the connection to the
         /// member, or resets the stream of HTTP/2, so the member can stop working. By default only a reset by the
         /// client ends a request at a member. Set the key only if no client closes the sending side and still waits
@@ -124,10 +137,10 @@ section! {
         mirror: Option<Mirrors> = None; r#"{ group = "canary", percent = 10 }"#,
         /// Groups by the [name of the model](inference.md#models-by-name) in the JSON body of a request: a name, or the
         /// beginning of a name with `*` behind it, and a group. A whole name comes before beginnings, and a longer
-        /// beginning before a shorter one. Write a list of groups to use the first group with a working member.
-        /// Requests without the name of a model, or with another name, go to the group of the route or rule. Use the
-        /// table for engines of language models: the balancer reads the bodies of requests before a member is
-        /// chosen.
+        /// beginning before a shorter one. Write a list of groups to use the next group if no member of a group works,
+        /// or if a group does not serve a request. Requests without the name of a model, or with another name, go to
+        /// the group of the route or rule. Use the table for engines of language models: the balancer reads the bodies
+        /// of requests before a member is chosen.
         models: Models = Models::default(); r#"{ "llama-*" = "big", "gpt-4o" = ["small", "big"] }"#,
         /// [Names of models for clients](inference.md#aliases), each with the name of the model at your engines. The
         /// balancer writes the engines' name into the JSON body of a request, and then chooses the group in `models`.
@@ -149,6 +162,12 @@ impl AsTable for HttpOptions {
         table.read(HTTP, self, report);
     }
 }
+
+/// Host that clients have to connect for.
+const SEPARATE: Texts = (
+    r#"a host name, "*." and a host name for all names right below it, "**." and a host name for all names below it, or "*" for all other hosts"#,
+    |text| text == UNNAMED || (DEEP_NAMES.1)(text),
+);
 
 /// The name of a field.
 const FIELD: Texts = ("the name of a header field", key::is_field_name);

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::fmt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -37,8 +37,36 @@ section! {
         /// Controller of the [Gateway API](kubernetes.md#gateway-api): a table, or `true` for all defaults. By
         /// default the balancer takes members from the cluster, but serves no gateways.
         gateway: Option<GatewayController> = None; "true",
+        /// File for the [last good copy](kubernetes.md#last-good-copy) of members, gateways and routes. If the API
+        /// server does not answer, the balancer starts with the copy. The balancer makes the file if needed; a
+        /// relative path starts at the configuration's folder. Only the owner may read the file, because it may
+        /// contain private keys. By default `kubernetes.copy` in `$STATE_DIRECTORY`, which systemd sets for a
+        /// service with `StateDirectory=`, as do the chart and the manifests. If you have neither, there is no copy.
+        copy_file: Option<PathBuf> = None; r#""/var/lib/evenkeel/kubernetes.copy""#,
+        /// Contents of the last good copy. With `without_keys` the copy has no private keys of secrets: after a start
+        /// with the copy, listeners with HTTPS stay closed until the API server answers. With `nothing` there is no
+        /// copy, and the balancer removes the file.
+        copy_contents: CopyContents = CopyContents::All; r#""without_keys""#,
     }
 }
+
+/// Contents of the last good copy of a cluster.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CopyContents {
+    /// Members, gateways, routes and certificates with their keys.
+    All,
+    /// Everything but private keys.
+    WithoutKeys,
+    /// No copy.
+    Nothing,
+}
+
+choice_field!(
+    CopyContents,
+    "all" => CopyContents::All,
+    "without_keys" => CopyContents::WithoutKeys,
+    "nothing" => CopyContents::Nothing
+);
 
 /// Family of IP addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -176,6 +204,9 @@ pub(crate) fn read(
     if let Some(file) = &mut kubernetes.kubeconfig {
         file.resolve(folder);
     }
+    if let Some(file) = &mut kubernetes.copy_file {
+        *file = folder.join(&*file);
+    }
     table.report_unread(report);
     Some(kubernetes)
 }
@@ -197,6 +228,28 @@ mod tests {
 
     fn rule(members: &str) -> String {
         format!("[rule.x]\nlisten = \"127.0.0.1:1\"\nmembers = [{members}]\n")
+    }
+
+    #[test]
+    fn the_copy_is_beside_the_configuration_unless_its_path_is_absolute() {
+        let read = |text: &str| {
+            let config = parse("/etc/evenkeel/x.toml", text).unwrap();
+            config.kubernetes.unwrap()
+        };
+        let default = read("[kubernetes]\n");
+        assert_eq!(
+            (default.copy_file, default.copy_contents),
+            (None, CopyContents::All)
+        );
+        let text = "[kubernetes]\ncopy_file = \"a.copy\"\ncopy_contents = \"without_keys\"\n";
+        let set = read(text);
+        assert_eq!(
+            set.copy_file.as_deref(),
+            Some(Path::new("/etc/evenkeel/a.copy"))
+        );
+        assert_eq!(set.copy_contents, CopyContents::WithoutKeys);
+        let config = parse("/etc/evenkeel/x.toml", text).unwrap();
+        assert!({ config.written_files() }.any(|(key, _)| key == "kubernetes.copy_file"));
     }
 
     #[test]

@@ -33,7 +33,7 @@ pub enum LogField {
 
 impl LogField {
     /// Names of fields, but for header fields.
-    pub const NAMES: [&'static str; 42] = [
+    pub const NAMES: [&'static str; 43] = [
         "time",
         "time_local",
         "rule",
@@ -62,6 +62,7 @@ impl LogField {
         "first_byte_ms",
         "first_token_ms",
         "model",
+        "fallback_from",
         "prompt_tokens",
         "cached_tokens",
         "output_tokens",

@@ -18,7 +18,7 @@ use super::kubernetes::ServicePort;
 use super::limits::RequestLimit;
 use super::reach::Reach;
 use super::route::{Route, Routes};
-use super::routes::{RuleFacts, list_groups, read_one_route};
+use super::routes::{LimitedRoutes, RuleFacts, list_groups, read_one_route};
 use super::shared_group::SharedGroup;
 use crate::difference::find_difference;
 use crate::schema::document::Span;
@@ -472,15 +472,19 @@ fn names_known_groups(routes: &Routes, shared: &HashMap<String, Span>) -> bool {
         && special.all(|route| list_groups(route).all(|name| shared.contains_key(name)))
 }
 
-/// True if two routes have limits of requests of the same name. Nobody else than a route of the same name has such a limit.
+/// True if two routes have limits of requests of the same name that do not count together. Nobody else than a route of the
+/// same name has such a limit.
 fn has_limits_twice(routes: &Routes) -> bool {
-    let mut seen = HashSet::new();
-    let limited = { routes.list_special().iter() }.filter(|of| !of.request_limits.is_empty());
-    let mut labels = limited.flat_map(|route| {
-        let limits = route.request_limits.iter().enumerate();
-        limits.map(|(place, limit)| limit.label(place, Some(&route.label)))
-    });
-    labels.any(|label| !seen.insert(label))
+    let (mut seen, mut known) = (HashSet::new(), LimitedRoutes::default());
+    let mut limited = { routes.list_special().iter() }.filter(|of| !of.request_limits.is_empty());
+    limited.any(|route| {
+        if known.has_twin(route) {
+            return false;
+        }
+        known.add(route);
+        let mut limits = route.request_limits.iter().enumerate();
+        limits.any(|(place, limit)| !seen.insert(limit.label(place, Some(&route.label))))
+    })
 }
 
 /// Adds problems of a part whose first line has this number.

@@ -1,7 +1,8 @@
 //! `pass_through`: names whose TLS passes through a rule that ends TLS of other clients.
 
 use super::name_set::NameSet;
-use super::rule::{Rule, UNNAMED};
+use super::rule::Rule;
+use super::tls::UNNAMED;
 use crate::schema::report::Report;
 use crate::schema::table::Table;
 

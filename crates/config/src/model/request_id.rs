@@ -39,7 +39,8 @@ const NOT: [&str; 14] = [
     "via",
 ];
 
-const FIELD: Texts = (
+/// Name of a header field that has no meaning of its own.
+pub(super) const FIELD: Texts = (
     "the name of a header field that has no meaning of its own",
     |name| is_field_name(name) && !NOT.iter().any(|not| name.eq_ignore_ascii_case(not)),
 );

@@ -87,7 +87,8 @@ section! {
         groups: Weights = Weights::default(); r#"{ stable = 95, canary = 5 }"#,
         /// Address of a redirect, which is the answer to the requests. In the address you can use `{scheme}`,
         /// `{host}` (without the port), `{port}` (with the colon, or nothing), `{path}`, `{query}` (with the
-        /// question mark) and `{client}`, which are filled from the request; `{{` is a brace.
+        /// question mark), `{escaped_uri}` (path and query, percent-encoded as a value of a query) and `{client}`, which
+        /// are filled from the request; `{{` is a brace.
         redirect: Option<String> = None; r#""https://{host}{path}{query}""#,
         /// Status of the redirect. Set 301 or 308 for a permanent redirect.
         redirect_status: u16 [Number(301.0, 308.0, "")] = 302; "308",
@@ -105,7 +106,8 @@ section! {
         /// `false` to let everybody send requests.
         auth: RouteAuth = RouteAuth::OfRule; r#"{ users_file = "/etc/evenkeel/users" }"#,
         /// [Limits](limits.md#several-limits) of the route's requests, in addition to the rule's: a list of
-        /// tables with the keys of the rule's.
+        /// tables with the keys of the rule's. Requests of routes with the same `name` and equal limits count
+        /// together.
         request_limits: Vec<RequestLimit> = Vec::new(); r#"[{ requests = "5/m" }]"#,
         /// Maximum size of a request's body, instead of the rule's.
         max_body: Option<MaxBody> = None; r#""10MiB""#,
@@ -119,6 +121,14 @@ section! {
         retry_methods: Option<Vec<String>> [Text(METHOD)] = None; r#"["POST"]"#,
         /// Maximum size of a body that is kept for a retry, instead of the rule's.
         retry_max_body: Option<usize> [Bytes(0, 64 * 1024 * 1024)] = None; r#""256KiB""#,
+        /// Maximum share of retries, relative to the route's requests, instead of the rule's. All routes of a rule
+        /// have one budget: the requests of each route add the route's share.
+        retry_budget: Option<f32> [Number(0.0, 1.0, "")] = None; "1.0",
+        /// Lets retries go to members which have failed before, if no other is left, or does not, instead of the
+        /// rule's setting.
+        retry_same_member: Option<bool> = None; "true",
+        /// Pause before a retry, instead of the rule's.
+        retry_backoff: Option<Duration> [Time(secs(0), secs(60))] = None; r#""100ms""#,
         /// Ends requests whose clients close their connections, or does not, instead of the rule's setting.
         abort_on_close: Option<bool> = None; "true",
         /// Priority of the requests when they [wait for a member](overload.md), instead of the rule's, the
@@ -146,6 +156,10 @@ section! {
         body_timeout: Option<Duration> [Time(millis(1), DAY)] = None; r#""10s""#,
         /// Time limit for a response, instead of the rule's.
         response_timeout: Option<Duration> [Time(millis(1), DAY)] = None; r#""5m""#,
+        /// Time limit of a whole request, instead of the rule's.
+        request_timeout: Option<Duration> [Time(millis(1), DAY)] = None; r#""10s""#,
+        /// Time limit of one attempt at a member, instead of the rule's.
+        attempt_timeout: Option<Duration> [Time(millis(1), DAY)] = None; r#""2s""#,
     }
 }
 
@@ -450,6 +464,8 @@ impl Route {
             queue: self.queue_timeout.unwrap_or(rule.queue),
             body: self.body_timeout.unwrap_or(rule.body),
             response: self.response_timeout.unwrap_or(rule.response),
+            request: self.request_timeout.or(rule.request),
+            attempt: self.attempt_timeout.or(rule.attempt),
             ..rule.clone()
         }
     }

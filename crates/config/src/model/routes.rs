@@ -34,6 +34,30 @@ pub(crate) struct RuleFacts<'a> {
     pub(crate) model_aliases: &'a ModelAliases,
 }
 
+/// Limits of requests of routes with a name, by the name: routes of the same name with equal limits count together.
+#[derive(Debug, Default)]
+pub(super) struct LimitedRoutes(HashMap<String, Vec<RequestLimit>>);
+
+impl LimitedRoutes {
+    /// True if an earlier route has the same name and equal limits.
+    pub(super) fn has_twin(&self, route: &Route) -> bool {
+        let known = route.name.as_ref().and_then(|name| self.0.get(name));
+        known.is_some_and(|limits| *limits == route.request_limits)
+    }
+
+    /// Notes the limits of a route.
+    pub(super) fn add(&mut self, route: &Route) {
+        if let Some(name) = route
+            .name
+            .as_ref()
+            .filter(|_| !route.request_limits.is_empty())
+        {
+            let known = self.0.entry(name.clone());
+            known.or_insert_with(|| route.request_limits.clone());
+        }
+    }
+}
+
 /// Reads the routes of a rule. `labels` are those of its limits of requests.
 pub(crate) fn read_routes(
     rule: &RuleFacts<'_>,
@@ -43,6 +67,7 @@ pub(crate) fn read_routes(
     report: &mut Report<'_>,
 ) -> Routes {
     let (mut list, mut places) = (Vec::new(), Vec::new());
+    let mut limited = LimitedRoutes::default();
     for mut table in table.read_tables("routes", report) {
         let (number, before) = (list.len() + 1, report.problem_count());
         let route = read_one_route(number, rule, &mut table, shared, report);
@@ -53,7 +78,10 @@ pub(crate) fn read_routes(
         };
         let route = Route { line, ..route };
         let of = (Some(&*route.label), rule.trusts_forwarded);
-        RequestLimit::check_list(&route.request_limits, of, labels, &table, report);
+        if !limited.has_twin(&route) {
+            RequestLimit::check_list(&route.request_limits, of, labels, &table, report);
+        }
+        limited.add(&route);
         list.push(Arc::new(route));
         let (span, path) = (table.name_span().clone(), table.path().to_owned());
         table.report_unread(report);
@@ -200,7 +228,7 @@ fn check_action(table: &Table<'_>, report: &mut Report<'_>) {
 }
 
 /// Keys of a route that only members' answers need.
-const OF_MEMBERS: [&str; 18] = [
+const OF_MEMBERS: [&str; 23] = [
     "rewrite_path",
     "request_fields",
     "max_body",
@@ -208,6 +236,9 @@ const OF_MEMBERS: [&str; 18] = [
     "retries",
     "retry_methods",
     "retry_max_body",
+    "retry_budget",
+    "retry_same_member",
+    "retry_backoff",
     "abort_on_close",
     "priority",
     "mirror",
@@ -219,6 +250,8 @@ const OF_MEMBERS: [&str; 18] = [
     "queue_timeout",
     "body_timeout",
     "response_timeout",
+    "request_timeout",
+    "attempt_timeout",
 ];
 
 /// A host as requests have it.

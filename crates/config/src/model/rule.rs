@@ -15,7 +15,7 @@ use super::priority::{ClientPriority, PRIORITY};
 use super::responses::{RESPONSES, Responses};
 use super::route::Routes;
 use super::timeouts::{TIMEOUTS, Timeouts};
-use super::tls::{DEEP_NAMES, Tls};
+use super::tls::{DEEP_NAMES, Tls, UNNAMED};
 use super::udp::UdpOptions;
 use crate::schema::field::{FileName, Texts, choice_field};
 use crate::schema::foreign;
@@ -304,9 +304,6 @@ choice_field!(ReturnPath,
 
 /// Name of a group in `sni`.
 const GROUP: Texts = ("the name of a group", is_name);
-
-/// Name in `pass_through` of clients that go to the group of the rule.
-pub const UNNAMED: &str = "*";
 
 /// Name in `pass_through`.
 const PASSED: Texts = (

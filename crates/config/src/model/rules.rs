@@ -49,13 +49,15 @@ fn read_shared(rule: &mut Rule, table: &mut Table<'_>, report: &mut Report<'_>) 
 }
 
 /// Keys that only a rule with `protocol = "http"` may have, beside those of [`Responses`](super::responses).
-const HTTP_ONLY: [&str; 8] = [
+const HTTP_ONLY: [&str; 10] = [
     "auth",
     "request_limits",
     "header_timeout",
     "keep_alive_timeout",
     "body_timeout",
     "response_timeout",
+    "request_timeout",
+    "attempt_timeout",
     "compression",
     "http",
 ];
@@ -136,6 +138,19 @@ fn check_other_groups(
     report: &mut Report<'_>,
 ) {
     let is_http = rule.protocol == Protocol::Http;
+    if is_http
+        && rule.tls.is_none()
+        && !rule.http.separate_hosts.is_empty()
+        && let Some(http) = table.read_table("http", report)
+        && http.has_key("separate_hosts")
+    {
+        let message = "without `tls` clients ask for no name, and the key has no effect: remove it, or add `tls`";
+        let (span, path) = (
+            http.span_of("separate_hosts"),
+            http.path_of("separate_hosts"),
+        );
+        report.add_warning(&span, &path, message);
+    }
     if let Some(mirrors) = &rule.http.mirror {
         let of_rule = (&*rule.name, Some(&*rule.group));
         match table.read_table("http", report) {

@@ -1,4 +1,4 @@
-//! `[group.NAME.sticky]`: binding of clients to a member by a cookie of the balancer's.
+//! `[group.NAME.sticky]`: binding of clients to a member by a cookie of the balancer's, or by a header field.
 
 use std::path::Path;
 use std::time::Duration;
@@ -6,6 +6,7 @@ use std::time::Duration;
 use evenkeel_core::group::{Granularity, GroupSettings};
 use evenkeel_core::key;
 
+use super::request_id::FIELD;
 use crate::schema::field::{FileName, Texts, blank, choice_field};
 use crate::schema::key::{DAY, describe_keys, secs, section};
 use crate::schema::reference::TableDoc;
@@ -13,13 +14,23 @@ use crate::schema::report::Report;
 use crate::schema::table::{AsTable, Table};
 
 section! {
-    /// The cookie of a group.
+    /// The cookie, or the header field, of a group.
     #[derive(Clone, Debug, PartialEq)]
     pub struct Sticky {}
     keys STICKY {
         /// Name of the cookie. By default the name is made of the group's name. Do not use a name for two
         /// groups, because each group would replace the other's cookie.
         cookie: Option<String> [Text(COOKIE)] = None; r#""shop_server""#,
+        /// Name of a header field which binds clients instead of a cookie, for clients without cookies. The
+        /// first response to a client has the field; have your client send the field, with the value, with
+        /// each later request.
+        header: Option<String> [Text(FIELD)] = None; r#""X-Session""#,
+        /// Longest time of a binding, from its beginning on; then the client is bound anew. The time is in the value
+        /// of the cookie or field, and browsers keep the cookie as `max_age` says.
+        max_life: Option<Duration> [Time(secs(1), FOUR_HUNDRED_DAYS)] = None; r#""8h""#,
+        /// Longest time between two requests of a client; then the client is bound anew. The balancer writes the time
+        /// of the last request, to the second, into the cookie or field, so responses have a new value.
+        max_idle: Option<Duration> [Time(secs(1), FOUR_HUNDRED_DAYS)] = None; r#""30m""#,
         /// File with a secret of at least 32 bytes of text, from which the cookie's values are made. Write the
         /// file with `openssl rand -base64 48`. Balancers with the same secret know each other's cookies, and a
         /// restarted balancer its own. Without a file each process makes a key of its own, and clients are
@@ -28,6 +39,9 @@ section! {
         /// Time for which browsers keep the cookie (`Max-Age`), from the client's binding on; then the client
         /// is bound anew. By default browsers keep the cookie until you close them.
         max_age: Option<Duration> [Time(secs(1), FOUR_HUNDRED_DAYS)] = None; r#""12h""#,
+        /// Beginning of the paths of requests which carry the cookie (`Path`). Set a path if other applications of the
+        /// host must not see the cookie; requests for other paths are then not bound.
+        cookie_path: String [Text(PATH)] = "/".into(); r#""/shop""#,
         /// Requests from other sites which carry the cookie (`SameSite`).
         same_site: SameSite = SameSite::Lax; r#""strict""#,
         /// Lets browsers send the cookie over TLS only (`Secure`), even if the client's connection to the
@@ -41,6 +55,14 @@ section! {
 const FOUR_HUNDRED_DAYS: Duration = Duration::from_secs(400 * DAY.as_secs());
 
 const COOKIE: Texts = ("the name of a cookie", key::is_field_name);
+
+const PATH: Texts = (
+    "a path of at most 256 visible ASCII characters without \";\"",
+    |text| {
+        let fits = |byte: u8| byte.is_ascii_graphic() && byte != b';';
+        text.starts_with('/') && text.len() <= 256 && text.bytes().all(fits)
+    },
+);
 
 blank!(Sticky);
 
@@ -66,12 +88,22 @@ impl AsTable for Sticky {
 
     fn fill(&mut self, table: &mut Table<'_>, report: &mut Report<'_>) {
         table.read(STICKY, self, report);
+        let of_cookies = ["cookie", "max_age", "same_site", "secure"];
+        if self.header.is_some()
+            && let Some(key) = of_cookies.into_iter().find(|key| table.has_key(key))
+        {
+            let message = "`header` is set, so there is no cookie: remove one of the two keys";
+            table.report_problem(key, message, report);
+        }
     }
 }
 
 impl Sticky {
-    /// The name of the cookie of the group called `group`.
-    pub fn cookie_of(&self, group: &str) -> String {
+    /// The name of the cookie, or of the field, of the group called `group`.
+    pub fn name_of(&self, group: &str) -> String {
+        if let Some(header) = &self.header {
+            return header.clone();
+        }
         let named = || format!("evenkeel-{:08x}", key::hash(group.as_bytes()) as u32);
         self.cookie.clone().unwrap_or_else(named)
     }
@@ -117,7 +149,7 @@ impl Sticky {
 
 /// Reference of the table.
 pub(crate) fn describe_table() -> TableDoc {
-    let doc = "The [cookie](routing.md#sticky-clients) which binds clients to members, in groups of \
+    let doc = "The [cookie](routing.md#sticky-clients), or the header field, which binds clients to members, in groups of \
                rules with `protocol = \"http\"`.";
     TableDoc::new(
         "[group.NAME.sticky]",

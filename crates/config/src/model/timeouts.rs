@@ -35,5 +35,14 @@ section! {
         /// 100 (Continue), the time starts after the request head. Raise the limit if your members compute for
         /// longer.
         response "response_timeout": Duration [Time(millis(1), DAY)] = secs(60); r#""2m""#,
+        /// HTTP: [time limit of a whole request](routing.md#time-limits), from the end of the request head to the end
+        /// of the response, with the queue and all retries. When the time is over, the client gets 504, or 408 if the
+        /// request is not complete yet; if the response has begun, the response is cut. Upgraded connections (WebSocket) end
+        /// the limit. By default a request has no such limit.
+        request "request_timeout": Option<Duration> [Time(millis(1), DAY)] = None; r#""30s""#,
+        /// HTTP: [time limit of one attempt](routing.md#time-limits) at a member, from the connecting to the end of
+        /// the response. An attempt without a response head by then is retried as after `response_timeout`. If the response has
+        /// begun, the response is cut. By default an attempt has no such limit.
+        attempt "attempt_timeout": Option<Duration> [Time(millis(1), DAY)] = None; r#""5s""#,
     }
 }

@@ -89,8 +89,13 @@ section! {
         /// Lists of revoked certificates (PEM). Include a list of each authority: otherwise its certificates
         /// are refused.
         crl_file: Option<FileName> = None; r#""/etc/evenkeel/clients.crl""#,
-        /// Refuses clients without a certificate. A bad certificate is refused in any case.
+        /// Refuses clients without a certificate. A bad certificate is refused in any case, unless you set
+        /// `accept_invalid`.
         required: bool = true; "false",
+        /// Serves clients with a bad certificate, and clients without one, as if `required` were `false`: members see
+        /// `-Verified: no`. Set `true` only for tests, or while your clients get new certificates: then your members
+        /// decide who is served.
+        accept_invalid: bool = false; "true",
         /// Rules with HTTP: beginning of the names of fields with information for members about the client's
         /// certificate: `-Verified` (`yes` or `no`), `-Subject`, `-SAN` and `-Fingerprint` (SHA-256) are added
         /// to the beginning. Client fields with this beginning are removed from requests of all rules. Set
@@ -120,9 +125,9 @@ section! {
         /// either a name or an IP address. Set a name if you give addresses, but your certificates contain a
         /// name.
         server_name: Option<String> [Text(HOST_NAME)] = None; r#""backend.example.org""#,
-        /// Names of which the certificate must have one, instead of `server_name` or the host in the address.
-        /// The balancer still asks for `server_name`.
-        certificate_names: Vec<String> [Text(HOST_NAME)] = Vec::new(); r#"["a.example.org", "b.example.org"]"#,
+        /// Names of which the certificate must have one, instead of `server_name` or the host in the address: host
+        /// names, IP addresses, or URIs such as those of SPIFFE. The balancer still asks for `server_name`.
+        certificate_names: Vec<String> [Text(CERTIFICATE_NAME)] = Vec::new(); r#"["a.example.org", "b.example.org"]"#,
         /// Certificate to show to the server on request, with the intermediate certificates (PEM). Needed if
         /// your servers require client certificates.
         certificate: Option<FileName> = None; r#""/etc/evenkeel/balancer.pem""#,
@@ -156,6 +161,9 @@ const ALPN: Texts = ("1 to 64 visible ASCII characters", |text| {
     (1..=64).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_graphic())
 });
 
+/// Name in lists of names for clients that ask for none of the others, or for no name.
+pub const UNNAMED: &str = "*";
+
 /// Names that clients may ask for, at any depth below a domain, too.
 pub(crate) const DEEP_NAMES: Texts = (
     r#"a host name, "*." and a host name for all names right below it, or "**." and a host name for all names below it"#,
@@ -184,6 +192,24 @@ pub(crate) const SERVER_NAMES: Texts = (
 const HOST_NAME: Texts = ("a host name, or an IP address", |text| {
     text.parse::<IpAddr>().is_ok() || is_host_name(text)
 });
+
+const CERTIFICATE_NAME: Texts = (
+    "a host name, an IP address, or a URI with a scheme",
+    |text| (HOST_NAME.1)(text) || is_uri(text),
+);
+
+/// True if a text is a URI with a scheme (RFC 3986), of at most 2,048 visible characters.
+pub fn is_uri(text: &str) -> bool {
+    let is_part = |byte: u8| byte.is_ascii_alphanumeric() || b"+-.".contains(&byte);
+    let Some((scheme, rest)) = text.split_once(':') else {
+        return false;
+    };
+    scheme.starts_with(|first: char| first.is_ascii_alphabetic())
+        && scheme.bytes().all(is_part)
+        && !rest.is_empty()
+        && rest.bytes().all(|byte| byte.is_ascii_graphic())
+        && text.len() <= 2_048
+}
 
 /// Names that an authority can verify: without a wildcard.
 const HOST_NAMES: Texts = ("a host name", |text| {
@@ -214,6 +240,12 @@ impl AsTable for ClientCertificates {
     fn fill(&mut self, table: &mut Table<'_>, report: &mut Report<'_>) {
         table.read(CLIENT_CERTIFICATES, self, report);
         table.require("ca_file", report);
+        if self.accept_invalid && self.required && table.has_key("required") {
+            let message = "a client with a bad certificate cannot be served where one is required: remove \
+                           `required`";
+            table.report_problem("accept_invalid", message, report);
+        }
+        self.required &= !self.accept_invalid;
     }
 }
 

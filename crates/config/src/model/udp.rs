@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use super::group::GroupConfig;
-use super::protocol::Source;
 use crate::schema::document::Span;
 use crate::schema::field::choice_field;
 use crate::schema::key::{describe_keys, millis, secs, section};
@@ -135,7 +134,6 @@ pub(super) fn check_group(group: &GroupConfig, rule: &str, span: &Span, report: 
     let refused = [
         ("member_tls", group.member_tls.is_some()),
         ("send_proxy", group.send_proxy.is_some()),
-        ("source = \"client\"", group.source == Source::Client),
         ("chooser", group.chooser.is_some()),
     ];
     for (key, _) in refused.into_iter().filter(|(_, is_set)| *is_set) {

@@ -15,16 +15,19 @@ pub enum Part {
     Query,
     /// The client's address.
     Client,
+    /// Path and query of the request as one value: other characters than letters, digits and `-._~` are percent-encoded.
+    EscapedUri,
 }
 
 /// Names of the parts.
-const PARTS: [(&str, Part); 6] = [
+const PARTS: [(&str, Part); 7] = [
     ("scheme", Part::Scheme),
     ("host", Part::Host),
     ("port", Part::Port),
     ("path", Part::Path),
     ("query", Part::Query),
     ("client", Part::Client),
+    ("escaped_uri", Part::EscapedUri),
 ];
 
 /// A text with parts of a request in it: `{host}` and so on. `{{` is one brace.
@@ -34,7 +37,7 @@ pub struct Template(Vec<(Box<str>, Option<Part>)>);
 /// A text in which a brace begins no part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "expected {{scheme}}, {{host}}, {{port}}, {{path}}, {{query}} or {{client}} at a brace; {{{{ is a brace"
+    "expected {{scheme}}, {{host}}, {{port}}, {{path}}, {{query}}, {{escaped_uri}} or {{client}} at a brace; {{{{ is a brace"
 )]
 pub struct NoPart;
 

@@ -16,7 +16,10 @@ const KEYS: &str = "
     max_connections: maxconn max_conns max_conn fullconn connection_limit
     max_queue: maxqueue max_pending_requests queue
     connection_timeout: connect_timeout timeout_connect proxy_connect_timeout dial_timeout
-    response_timeout: timeout_server server_timeout read_timeout proxy_read_timeout request_timeout
+    response_timeout: timeout_server server_timeout read_timeout proxy_read_timeout
+    request_timeout: route_timeout global_timeout total_timeout
+    attempt_timeout: per_try_timeout try_timeout backend_request_timeout
+    retry_backoff: retry_back_off backoff retry_interval retry_delay
     response_timeout: response_header_timeout fastcgi_read_timeout
     keep_alive_timeout idle_timeout: timeout_client client_timeout timeout_http_keep_alive
     keep_alive_timeout idle_timeout: keepalive_timeout

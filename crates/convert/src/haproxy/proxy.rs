@@ -176,6 +176,7 @@ impl Proxy {
                     .collect();
                 if !statuses.is_empty() {
                     self.route.set("retry_statuses", statuses);
+                    self.route.set("retry_same_member", true);
                 }
             }
             "balance"

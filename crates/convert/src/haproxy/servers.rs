@@ -6,7 +6,7 @@ use super::values::{Skipped, Words, next_value, read_millis, skip_word, without_
 use super::words::Line;
 use crate::note::{HARDLY_NEEDED, NO_COUNTERPART, Notes, Remark};
 use crate::toml::{Table, Value};
-use crate::units::{DAY, time};
+use crate::units::{DAY, parse_millis, time};
 
 /// The servers of a backend.
 #[derive(Clone, Debug, Default)]
@@ -122,6 +122,14 @@ impl Servers {
         self.cookie = Some(line.word_at(1).to_owned());
         let mut sticky = Table::default();
         sticky.set("cookie", line.word_at(1));
+        for (word, key) in [("maxidle", "max_idle"), ("maxlife", "max_life")] {
+            let place = options.iter().position(|option| option == word);
+            let value = place.and_then(|place| options.get(place + 1));
+            let millis = value.and_then(|value| parse_millis(value, 1000));
+            if let Some(millis) = millis {
+                sticky.set(key, time(millis.max(1000), 400 * DAY));
+            }
+        }
         self.group.set("sticky", sticky);
     }
 

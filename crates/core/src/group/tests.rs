@@ -8,7 +8,8 @@ use evenkeel_inference::scanner::Scanner;
 use evenkeel_inference::usage::Usage;
 
 use super::*;
-use crate::engines::{MAX_ENGINES, PromptPart, TokenKind};
+use crate::engine_counts::{PromptPart, TokenKind};
+use crate::engines::MAX_ENGINES;
 use crate::estimate::Moment;
 use crate::latency::{LatencyEnd, Remainder};
 use crate::load::{LoadId, LoadValue};
@@ -718,23 +719,28 @@ fn times_of_tokens_are_those_of_complete_streams() {
     };
     let times = || {
         let counts = group.engines().unwrap().counts();
-        [counts.first_token_times(), counts.later_token_times()]
-            .map(|times| (times.count(), times.sum().as_millis()))
+        let other = counts.list_models().last().unwrap();
+        let (_, times) = other.list_times().next()?;
+        let both = [times.first_token_times(), times.later_token_times()];
+        Some(both.map(|times| (times.count(), times.sum().as_millis())))
     };
     ask(5, false, Some(11));
     ask(0, true, Some(11));
-    assert_eq!(times(), [(0, 0), (0, 0)]);
+    assert_eq!(times(), Some([(0, 0), (0, 0)]));
     // One token has no pace.
     ask(1, true, None);
     ask(1, true, Some(1));
-    assert_eq!(times(), [(2, 500), (0, 0)]);
+    assert_eq!(times(), Some([(2, 500), (0, 0)]));
     ask(5, true, Some(11));
-    assert_eq!(times(), [(3, 750), (1, 100)]);
+    assert_eq!(times(), Some([(3, 750), (1, 100)]));
     for said in [None, Some(0)] {
         ask(5, true, said);
     }
-    assert_eq!(times(), [(5, 1250), (3, 600)]);
-    let requests = group.engines().unwrap().counts().request_times();
+    assert_eq!(times(), Some([(5, 1250), (3, 600)]));
+    let counts = group.engines().unwrap().counts();
+    let other = counts.list_models().last().unwrap();
+    let (_, of_operation) = other.list_times().next().unwrap();
+    let requests = of_operation.request_times();
     assert_eq!((requests.count(), requests.sum().as_millis()), (6, 7500));
     let totals = group.engine_traffic(0).unwrap().copy_totals();
     let [first, later] = [totals.first_token_times(), totals.later_token_times()];
@@ -1078,7 +1084,8 @@ fn tokens_that_an_engine_reports_are_counted_beside_those_that_were_expected() {
         .into_iter()
         .for_each(&mut ask);
     let counts = group.engines().unwrap().counts();
-    let count = |kind| counts.token_count(kind);
+    let other = counts.list_models().last().unwrap();
+    let count = |kind| other.token_count(kind);
     assert_eq!(count(TokenKind::Prompt), 6000);
     assert_eq!(count(TokenKind::Output), 90);
     assert_eq!(count(TokenKind::Cached), 3850);

@@ -19,13 +19,12 @@
 //! so that only their keys move. Nothing depends on a seed: all balancers, and the same one
 //! after a restart, agree.
 
-use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::kind::{Kind, Param, RequestNeeds, Strategy, Values};
 use super::urn::Urn;
 use crate::group::view::View;
-use crate::key::{Key, hash, mix};
+use crate::key::{Key, hash, hash_address, mix};
 use crate::member::Member;
 use crate::terms::Form;
 use crate::time::{millis, millis_since};
@@ -204,8 +203,15 @@ impl Hash {
 }
 
 impl Strategy for Hash {
-    fn fill_costs(&self, _view: &View<'_>, _costs: &mut Vec<f32>) -> Form {
-        Form::Own
+    fn fill_costs(&self, view: &View<'_>, _costs: &mut Vec<f32>) -> Form {
+        if self.sees == RequestNeeds::Key && view.settings().hash_key != Key::Client {
+            // Connections have no such key: members are drawn by weight.
+            return Form::Turns;
+        }
+        match self.ring.is_empty() {
+            true => Form::Hash { bound: self.bound },
+            false => Form::Own,
+        }
     }
 
     fn pick(&self, view: &View<'_>, rng: &mut fastrand::Rng, trace: &mut Trace) -> Option<usize> {
@@ -279,14 +285,6 @@ pub(crate) fn key_of(sees: RequestNeeds, view: &View<'_>) -> Option<u64> {
 /// A number from 0 up to, not including, 1.
 fn unit(hash: u64) -> f32 {
     (hash >> 40) as f32 / (1u64 << 24) as f32
-}
-
-/// An IPv4 address and its IPv6-mapped form are the same client.
-fn hash_address(address: IpAddr) -> u64 {
-    match address.to_canonical() {
-        IpAddr::V4(v4) => hash(&v4.octets()),
-        IpAddr::V6(v6) => hash(&v6.octets()),
-    }
 }
 
 #[cfg(test)]

@@ -2,11 +2,15 @@
 
 #![allow(clippy::unwrap_used)] // Helpers of tests fail by panicking.
 
-use evenkeel_core::group::{Group, Outcome, Request, Ticket};
+use std::net::IpAddr;
+
+use evenkeel_core::group::{Group, GroupSettings, Outcome, Request, Ticket};
+use evenkeel_core::hash_terms::{self, HashSeat};
+use evenkeel_core::key::{Key, hash, hash_address};
 use evenkeel_core::strategy::REGISTRY;
 use evenkeel_core::terms::{self, Form, Seat};
 
-use super::common::{answer_request, at_ms, group_with};
+use super::common::{answer_request, at_ms, build_group, build_members, group_with, values};
 
 /// Costs of the members, and the form of decisions.
 fn costs(group: &Group, ms: u64) -> (Form, Vec<f32>) {
@@ -44,9 +48,12 @@ fn s41_every_strategy_has_terms_or_says_that_it_has_none() {
         let (form, costs) = costs(&group, 1);
         let (is_scored, is_own) = match kind.name {
             "adaptive" | "least_request" | "least_connection" | "peak_ewma" => (true, false),
-            "hash" | "source_ip_hash" | "prequal" => (false, true),
+            "prequal" => (false, true),
             _ => (false, false),
         };
+        let is_hashed = matches!(form, Form::Hash { .. });
+        // The key of `hash` is the address of a request, which connections have not.
+        assert_eq!(is_hashed, kind.name == "source_ip_hash", "{}", kind.name);
         assert_eq!(
             matches!(form, Form::Score { .. }),
             is_scored,
@@ -110,4 +117,95 @@ fn s41_slow_members_cost_more() {
         assert!(costs[1] > 4.0 * costs[0], "{strategy}: {costs:?}");
         assert_ne!(choose(&group, 5200, 1), 1, "{strategy}");
     }
+}
+
+/// Members of a group as a program sees them that decides by hash.
+fn list_hash_seats(group: &Group, request: &Request<'_>) -> Vec<HashSeat> {
+    let view = group.view_for(request);
+    let mut bases = Vec::new();
+    let costs: Vec<f32> = (0..view.len())
+        .map(|index| 1.0 / view.member_weight(index))
+        .collect();
+    terms::scale_costs_to(&costs, hash_terms::LEAST_BASE, &mut bases);
+    let seats = bases.iter().zip(group.members()).enumerate();
+    let seats = seats.map(|(index, (base, member))| HashSeat {
+        base: *base,
+        weight: hash_terms::weigh_base(*base),
+        name: hash(member.name.as_bytes()),
+        own: member.slot.in_flight(),
+        others: 0,
+        room: if view.is_eligible(index) { u32::MAX } else { 0 },
+    });
+    seats.collect()
+}
+
+#[test]
+fn s41_terms_of_hash_choose_as_the_strategy_does() {
+    let mut rng = fastrand::Rng::with_seed(41);
+    let mut others = 0;
+    for case in 0..300 {
+        let strategy = if rng.bool() { "source_ip_hash" } else { "hash" };
+        let members = rng.usize(1..=128);
+        let weights: Vec<f64> = match rng.bool() {
+            true => vec![2.0; members],
+            false => (0..members).map(|_| rng.f64() + 0.01).collect(),
+        };
+        let bound = [0.0, 1.0, 1.25, 2.0][rng.usize(..4)];
+        let settings = GroupSettings {
+            hash_key: Key::Client,
+            ..GroupSettings::default()
+        };
+        let values = values(strategy, &[("bound", bound)]);
+        let group = build_group(&values, settings, build_members(&weights));
+        let mut tickets: Vec<Ticket> = Vec::new();
+        for _ in 0..rng.usize(..4 * members) {
+            tickets.push(group.bind(rng.usize(..members), at_ms(1)).unwrap());
+        }
+        let (form, costs) = costs(&group, 2);
+        let Form::Hash { bound } = form else {
+            panic!("{form:?}");
+        };
+        assert!(costs.is_empty());
+        let bound = hash_terms::scale_bound(bound);
+        for _ in 0..100 {
+            let client = match rng.bool() {
+                true => IpAddr::from(rng.u32(..).to_be_bytes()),
+                false => IpAddr::from(rng.u128(..).to_be_bytes()),
+            };
+            // Members that were tried before.
+            let mut tried: Vec<_> = group.members().iter().map(|member| member.id).collect();
+            rng.shuffle(&mut tried);
+            tried.truncate(rng.usize(..4).min(members - 1));
+            tried.sort_unstable();
+            let request = Request {
+                client: Some(client),
+                excluded_members: &tried,
+                ..Request::at_time(at_ms(2))
+            };
+            let expected = group.choose_member(&request, &mut rng).unwrap();
+            let seats = list_hash_seats(&group, &request);
+            let order = hash_terms::rank_seats(&seats, hash_address(client), bound);
+            if order[0] != expected {
+                // Weights and bounds are rounded: two members were nearly equal.
+                assert_ne!(
+                    weights[0], 2.0,
+                    "case {case}, {client}: {order:?} {expected}"
+                );
+                others += 1;
+            }
+        }
+    }
+    assert!(others <= 3, "{others} of 30,000");
+}
+
+#[test]
+fn s41_connections_without_a_key_go_by_weight() {
+    let group = group_with("hash", &[1.0, 2.0]);
+    assert_eq!(group.settings().hash_key, Key::Uri);
+    assert_eq!(costs(&group, 1).0, Form::Turns);
+    // The ring of large groups is not for other programs.
+    let group = group_with("source_ip_hash", &[1.0; 129]);
+    assert_eq!(costs(&group, 1).0, Form::Own);
+    let group = group_with("source_ip_hash", &[1.0; 128]);
+    assert_eq!(costs(&group, 1).0, Form::Hash { bound: 1.25 });
 }

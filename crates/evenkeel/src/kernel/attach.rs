@@ -32,6 +32,7 @@ mod with {
     use std::path::PathBuf;
 
     use evenkeel_kernel::attach::{self as responder, Options};
+    use evenkeel_kernel::bpf::BpfError;
     use evenkeel_kernel::{host, keys};
     use evenkeel_net::key_file;
 
@@ -78,7 +79,12 @@ mod with {
                 Mode::Tc => Some(responder::Mode::Tc),
             },
         };
-        let mode = responder::attach(&options).map_err(Failure::of)?;
+        let mode = responder::attach(&options).map_err(|error| match error {
+            BpfError::File(_) => Failure::of(error),
+            _ => Failure::new(format!(
+                "{error}; `evenkeel agent` reports the load of any machine"
+            )),
+        })?;
         print(format!(
             "{interface}: the kernel answers load queries on UDP port {} ({})\n",
             args.port,

@@ -1,4 +1,5 @@
 use evenkeel_core::group::GroupSettings;
+use evenkeel_core::hash_terms::{LEAST_BASE, OVER_BOUND};
 use evenkeel_core::load::Location;
 use evenkeel_core::member::{Member, MemberId, Slot, Weight};
 use evenkeel_core::strategy::{self, Values};
@@ -114,6 +115,44 @@ fn decisions_by_turns_have_the_distance_to_the_next_turn() {
     let notes = decision.explanation.notes;
     assert_eq!(notes[1], "another member had not accepted the connection");
     assert_eq!(notes[2], "next after it: m0, 1.000 turns later");
+}
+
+#[test]
+fn s41_decisions_by_hash_have_weights_and_the_next_member() {
+    let base = LEAST_BASE as u32;
+    let member = |seat, score| kernel::Candidate {
+        base,
+        ..candidate(seat, Some(score))
+    };
+    let unit = u64::from(base) << 26;
+    let heavy = kernel::Candidate {
+        base: 2 * base,
+        ..member(0, 3 * unit)
+    };
+    let over = member(2, unit + OVER_BOUND);
+    let decision = describe(3, 0, vec![heavy, member(1, 2 * unit), over]);
+    let scores = list_scores(&decision);
+    let expected = [("m1", Some(2.0)), ("m0", Some(3.0)), ("m2", Some(1.0))];
+    assert_eq!(scores, expected);
+    let explanation = &decision.explanation;
+    assert_eq!(
+        explanation.notes[1],
+        "next after it for this client's address: m0"
+    );
+    let verdicts: Vec<_> = explanation
+        .candidates
+        .iter()
+        .map(|one| &*one.verdict)
+        .collect();
+    let connections = "2 connections in the kernel and 1 others";
+    assert_eq!(
+        verdicts,
+        [
+            format!("weight 1.000; {connections}"),
+            format!("weight 0.500; {connections}"),
+            format!("weight 1.000; {connections}; over the bound"),
+        ]
+    );
 }
 
 #[test]

@@ -1,9 +1,14 @@
+use std::cell::Cell;
+use std::net::Ipv6Addr;
 use std::time::Duration;
 
 use evenkeel_core::group::GroupSettings;
+use evenkeel_core::hash_terms::{HashSeat, scale_bound};
+use evenkeel_core::key::hash_address;
 use evenkeel_core::member::Weight;
 use evenkeel_core::zone::{Reading, WHOLE, ZoneSettings};
 use proptest::prelude::*;
+use proptest::test_runner::TestRunner;
 
 use super::*;
 use crate::testing;
@@ -178,6 +183,65 @@ proptest! {
         }
         drop(tickets);
     }
+}
+
+#[test]
+fn s41_terms_of_hash_choose_the_members_that_the_group_chooses() {
+    let (decisions, others) = (Cell::new(0), Cell::new(0));
+    let clients = prop::collection::vec(any::<u128>(), 32);
+    let mut runner = TestRunner::new(ProptestConfig {
+        cases: 128,
+        ..ProptestConfig::default()
+    });
+    runner
+        .run(&(scenes(), clients), |(scene, clients)| {
+            let scene = Scene {
+                passed: None,
+                ..scene
+            };
+            let group = scene.make_group("source_ip_hash");
+            let in_flight = scene.members.iter().map(|member| member.in_flight);
+            let tickets = in_flight.enumerate().flat_map(|(index, in_flight)| {
+                (0..in_flight)
+                    .map(|_| group.bind(index, now()).unwrap())
+                    .collect::<Vec<_>>()
+            });
+            let tickets: Vec<_> = tickets.collect();
+            let (form, terms) = find_terms(&group, now(), &mut Buffers::default());
+            let Form::Hash { bound } = form else {
+                panic!("{form:?}");
+            };
+            let seats = terms.iter().map(|member| HashSeat {
+                base: member.base,
+                weight: member.weight,
+                name: member.name_hash,
+                own: 0,
+                others: member.in_flight,
+                room: member.limit.saturating_sub(member.in_flight),
+            });
+            let seats: Vec<_> = seats.collect();
+            for client in clients {
+                let client = Ipv6Addr::from(client).into();
+                let request = Request {
+                    client: Some(client),
+                    ..Request::at_time(now())
+                };
+                let expected = group
+                    .choose_member(&request, &mut fastrand::Rng::new())
+                    .ok();
+                let chosen =
+                    hash_terms::choose_seat(&seats, hash_address(client), scale_bound(bound));
+                prop_assert_eq!(chosen.is_some(), expected.is_some());
+                decisions.set(decisions.get() + 1);
+                others.set(others.get() + u32::from(chosen != expected));
+            }
+            drop(tickets);
+            Ok(())
+        })
+        .unwrap();
+    // Weights of slow starts are rounded: two members may be nearly equal.
+    assert_eq!(decisions.get(), 128 * 32);
+    assert!(others.get() <= 2, "{}", others.get());
 }
 
 fn make_state(weight: f64, reasons: &[Reason]) -> State {

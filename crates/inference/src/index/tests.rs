@@ -89,6 +89,46 @@ fn more_members_than_an_entry_has_room_for_hold_a_block() {
 }
 
 #[test]
+fn members_that_have_forgotten_hide_no_members_that_hold_a_block() {
+    let (index, members) = (Index::new(1 << 20), members(64));
+    let chain = links(1, 8);
+    let [first, second, holder] = [61, 62, 63];
+    // Each of some blocks was read by other members, which have forgotten it meanwhile.
+    for (block, readers) in [(0, 0..16), (1, 16..32), (3, 32..48)] {
+        for member in readers {
+            send(&index, &chain[block..=block], member, 1000, &members);
+        }
+    }
+    for member in &members[..48] {
+        member.advance_clock(2 * crate::memory::FIRST_SPAN);
+    }
+    // These lead a search to the last of these blocks.
+    send(&index, &chain[..1], first, 1000, &members);
+    send(&index, &chain[1..2], second, 1000, &members);
+    send(&index, &chain[3..4], holder, 1000, &members);
+    let matches = index.find_matches(&chain, &members);
+    assert_eq!(matches.blocks_of(holder), 4);
+    let mut predicted = HashMap::new();
+    let tokens_before = |blocks: usize| blocks as f32 * 100.0;
+    index.predict_members(
+        &chain,
+        &matches,
+        &members,
+        tokens_before,
+        |member, _, prediction| {
+            predicted.insert(
+                usize::from(member),
+                (prediction.tokens, prediction.recorded_tokens),
+            );
+        },
+    );
+    assert!(predicted.len() > MAX_MATCHES - 3, "others fill the list");
+    assert_eq!(predicted[&holder], (400.0, 400.0));
+    assert_eq!((predicted[&first].0, predicted[&second].0), (100.0, 200.0));
+    assert_eq!(predicted[&5], (0.0, 100.0));
+}
+
+#[test]
 fn predictions_say_how_old_the_last_block_is() {
     let (index, members) = (Index::new(1 << 20), members(1));
     let chain = links(1, 10);

@@ -23,7 +23,7 @@ use std::time::Duration;
 use libbpf_rs::{MapCore, MapFlags, Object, OpenObject};
 use rustix::fs::{FlockOperation, flock};
 
-use crate::bpf::{self, BpfError, find_map};
+use crate::bpf::{self, BpfError, Programs, find_map};
 use crate::host::{Host, MAX_HOSTS};
 use crate::query::Key;
 use crate::record::PORTS;
@@ -266,9 +266,9 @@ fn load(options: &Options, interface: u32, folder: &Path) -> Result<Mode, BpfErr
         Err(error) if before.is_some() => {
             tracing::warn!("the existing maps cannot be reused ({error:#}): creating new ones");
             unpin_maps(folder)?;
-            load()?.map_err(bpf::failed_to("load the BPF programs"))?
+            load()?.map_err(bpf::failed_to_load(Programs::Monitor))?
         }
-        Err(error) => return Err(bpf::failed_to("load the BPF programs")(error)),
+        Err(error) => return Err(bpf::failed_to_load(Programs::Monitor)(error)),
     };
     let object = &object;
     bpf::discover(object, epoch(object)?)?;

@@ -563,6 +563,10 @@ pub struct Terms {
     pub room: u32,
     /// True if clients with sessions of UDP go to other members.
     pub must_leave: bool,
+    /// Hash of the member's name, for decisions by hash.
+    pub name_hash: u64,
+    /// Weight of the member, for the bound of these decisions.
+    pub weight: u32,
 }
 
 impl Terms {
@@ -575,6 +579,8 @@ impl Terms {
             others: bytes.u32(),
             room: bytes.u32(),
             must_leave: bytes.u32() != 0,
+            name_hash: bytes.u64(),
+            weight: bytes.u32(),
         }
     }
 
@@ -584,6 +590,8 @@ impl Terms {
         for word in [self.base, self.others, self.room, self.must_leave.into()] {
             out.extend(word.to_ne_bytes());
         }
+        out.extend(self.name_hash.to_ne_bytes());
+        out.extend([self.weight, 0].map(u32::to_ne_bytes).concat());
         out
     }
 }
@@ -616,21 +624,22 @@ impl ListenerCounts {
 /// Decisions of a group: `struct evk_group`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GroupTerms {
-    /// Form of the decisions: 0 leaves them to the proxy, 1 is by score, 2 by turns.
+    /// Form of the decisions: 0 leaves them to the proxy, 1 is by score, 2 by turns, 3 by hash.
     pub form: u32,
     /// Cost of each further connection, in 1/256 of the first.
     pub growth: u32,
-    /// Seats of the members, at most [`GROUP_SEATS`].
+    /// Most connections at a member for decisions by hash, in 1/16,384 of the average; 0 is no bound.
+    pub bound: u32,
+    /// Seats of the members.
     pub seats: Vec<u32>,
 }
 
-/// Most members of a group whose decisions are made in the kernel.
-pub const GROUP_SEATS: usize = 64;
+/// Most members of a group that a decision looks at.
+pub const GROUP_SEATS: usize = 128;
 
 impl GroupTerms {
     pub(super) fn write(&self) -> Vec<u8> {
-        let count = self.seats.len().min(GROUP_SEATS);
-        let head = [self.form, self.growth, count as u32];
+        let head = [self.form, self.growth, self.bound, self.seats.len() as u32];
         let seats = self.seats.iter().copied().chain(std::iter::repeat(0));
         let words = head.into_iter().chain(seats.take(GROUP_SEATS));
         words.flat_map(u32::to_ne_bytes).collect()
@@ -639,8 +648,8 @@ impl GroupTerms {
     /// Returns the seat of the first member of a group of the table; `None` without members.
     pub(super) fn read_first_seat(group: &[u8]) -> Option<u32> {
         let (words, _) = group.as_chunks::<4>();
-        let count = u32::from_ne_bytes(*words.get(2)?);
-        let first = words.get(3).filter(|_| count > 0)?;
+        let count = u32::from_ne_bytes(*words.get(3)?);
+        let first = words.get(4).filter(|_| count > 0)?;
         Some(u32::from_ne_bytes(*first))
     }
 }

@@ -7,6 +7,7 @@
 mod copies;
 mod counts;
 mod detach;
+mod groups;
 mod hints;
 mod layout;
 mod learnt_ids;
@@ -64,7 +65,10 @@ pub use self::tcx::TcReason;
 pub use self::trace::{Trace, TracedHeader, TracedPacket, Verdict};
 use self::xdp::XdpPlaces;
 pub use self::xdp::{XdpStates, find_interface_name};
-use crate::bpf::{self, BpfError, FirstError, create_clsact, failed_to, find_map, find_program};
+use crate::bpf::{
+    self, BpfError, FirstError, Programs, create_clsact, failed_to, failed_to_load, find_map,
+    find_program,
+};
 pub use layout::{
     Candidate, Connection, Decision, End, Event, GROUP_SEATS, GroupTerms, Listener, ListenerCounts,
     MAX_RETRIES, NatPorts, Pair, Step, Terms,
@@ -88,10 +92,11 @@ const MEMORY_PER_CONNECTION: u64 = 4096;
 const CONNECTIONS_PER_SYN: u32 = 16;
 
 /// Maps that outlive a process.
-const PINNED: [&str; 16] = [
+const PINNED: [&str; 17] = [
     "evk_listeners",
     "evk_listener_counts",
     "evk_groups",
+    "evk_seat_lists",
     "evk_rows",
     "evk_turns",
     "evk_terms",
@@ -228,7 +233,7 @@ impl Forwarder {
         let load = || {
             open(folder, memory)?
                 .load()
-                .map_err(failed_to("load the forwarding programs"))
+                .map_err(failed_to_load(Programs::Forwarding))
         };
         let object = match load() {
             Ok(object) => object,
@@ -408,31 +413,6 @@ impl Forwarder {
             .lookup(&layout::write_address(address), MapFlags::ANY)
             .map_err(failed_to("read a BPF map"))?;
         Ok(ListenerCounts::read(&value.unwrap_or_default()))
-    }
-
-    /// Writes the decisions of a group.
-    ///
-    /// # Errors
-    ///
-    /// The kernel refuses.
-    pub fn set_group(&self, number: u32, terms: &GroupTerms) -> Result<(), BpfError> {
-        let key = number.to_ne_bytes();
-        bpf::update_map(&self.object, "evk_groups", &key, &terms.write())
-    }
-
-    /// Returns the numbers of the groups of the table with the seat of the first member of each.
-    ///
-    /// # Errors
-    ///
-    /// The kernel refuses.
-    pub fn list_groups(&self) -> Result<Vec<(u32, u32)>, BpfError> {
-        let map = find_map(&self.object, "evk_groups")?;
-        let mut found = Vec::new();
-        for number in 0..GROUPS {
-            let first = GroupTerms::read_first_seat(&read_element(&map, number)?);
-            found.extend(first.map(|seat| (number, seat)));
-        }
-        Ok(found)
     }
 
     /// Writes the terms of a member.

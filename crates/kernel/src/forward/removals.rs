@@ -9,6 +9,8 @@ pub(super) const REMOVALS: usize = 32;
 
 /// Bytes of `struct evk_removal`.
 const REMOVAL: usize = ADDRESS + 8;
+/// Bytes of `struct evk_removals` behind the removals.
+const NOTE: usize = 8;
 
 impl Forwarder {
     /// Removes those of the connections of which no packet has come since they were read. Calls `note` with each of the
@@ -50,12 +52,13 @@ impl Forwarder {
 
 /// Returns `struct evk_removals` with these connections.
 fn write_removals(connections: &[Connection]) -> Vec<u8> {
-    let mut out = Vec::with_capacity(REMOVALS * REMOVAL);
+    let mut out = Vec::with_capacity(REMOVALS * REMOVAL + NOTE);
     for connection in connections {
         out.extend(write_address(connection.pair.client));
         out.extend(connection.age.seen.to_ne_bytes());
         out.extend([0; 4]);
     }
-    out.resize(REMOVALS * REMOVAL, 0);
+    // The program notes there what it has removed.
+    out.resize(REMOVALS * REMOVAL + NOTE, 0);
     out
 }

@@ -19,7 +19,9 @@ mod direct;
 mod errors;
 mod events;
 mod families;
+mod hash;
 mod hostile;
+mod large_groups;
 mod listeners;
 mod nat;
 mod packets;
@@ -134,11 +136,24 @@ fn seats() -> impl Strategy<Value = Vec<Seat>> {
     proptest::collection::vec(seat, 0..=GROUP_SEATS)
 }
 
+/// Lets the program choose a seat of a group for a client that was at these seats before. The answer is negative if there
+/// is none.
+fn choose_seat(forwarder: &Forwarder, group: u32, client: IpAddr, tried: &[u32]) -> i32 {
+    let mut question = [group, tried.len() as u32].map(u32::to_ne_bytes).concat();
+    question.extend(layout::write_address(SocketAddr::new(client, 0)));
+    for at in 0..MAX_RETRIES as usize {
+        let seat = tried.get(at).map_or(0, |seat| *seat as u16);
+        question.extend(seat.to_ne_bytes());
+    }
+    question.extend([0; 4]);
+    bpf::run(&forwarder.object, "evk_choose", Some(&mut question)).unwrap()
+}
+
 /// The program's choice for a client of a family among these seats, and the one of `core` among the seats of the family.
 /// Members with a seat whose bit in `others` is set are of the other family.
 fn compare(
     forwarder: &Forwarder,
-    (family, others): (Family, u64),
+    (family, others): (Family, u128),
     all: &[Seat],
     (form, growth, last): (Form, u32, u64),
 ) {
@@ -157,6 +172,8 @@ fn compare(
             others: seat.others,
             room: seat.room,
             must_leave: false,
+            name_hash: 0,
+            weight: 0,
         };
         forwarder.set_terms(number, &terms).unwrap();
         let counts = Counts {
@@ -169,22 +186,20 @@ fn compare(
     }
     let group = GroupTerms {
         form: match form {
-            Form::Own => 0,
+            Form::Own | Form::Hash { .. } => 0,
             Form::Score { .. } => 1,
             Form::Turns => 2,
         },
         growth,
+        bound: 0,
         seats: (first..).take(all.len()).collect(),
     };
     forwarder.set_group(7, &group).unwrap();
     let key = if family == Family::V4 { 7 } else { 7 + GROUPS };
     let key = key.to_ne_bytes();
     bpf::update_map(&forwarder.object, "evk_turns", &key, &last.to_ne_bytes()).unwrap();
-    let mut question = [7, u32::from(family == Family::V6)]
-        .map(u32::to_ne_bytes)
-        .concat();
     let all = &of_family;
-    let chosen = bpf::run(&forwarder.object, "evk_choose", Some(&mut question)).unwrap();
+    let chosen = choose_seat(forwarder, 7, family.client(1).ip(), &[]);
     let score = |index: usize| terms::score_seat(&all[index], form, growth, last);
     // The program draws where it begins, which decides among equal ones only.
     match terms::choose(all, form, growth, last, 0) {
@@ -211,7 +226,7 @@ fn s41_the_kernel_chooses_as_core_does() {
         Just(Form::Own)
     ];
     let mut runner = TestRunner::default();
-    let others = prop_oneof![Just(0), any::<u64>()];
+    let others = prop_oneof![Just(0), any::<u128>()];
     let cases = ((families(), others), seats(), (form, growth, 0..100u64));
     runner
         .run(&cases, |(families, all, terms)| {
@@ -234,18 +249,21 @@ fn turns_are_in_proportion_to_weights() {
             others: 0,
             room: 9,
             must_leave: false,
+            name_hash: 0,
+            weight: 0,
         };
         forwarder.set_terms(seat, &terms).unwrap();
     }
     let group = GroupTerms {
         form: 2,
         growth: 256,
+        bound: 0,
         seats: vec![0, 1, 2],
     };
     forwarder.set_group(0, &group).unwrap();
     let mut turns = [0; 3];
     for _ in 0..600 {
-        let chosen = bpf::run(&forwarder.object, "evk_choose", Some(&mut [0; 8])).unwrap();
+        let chosen = choose_seat(forwarder, 0, Family::V4.client(1).ip(), &[]);
         turns[chosen as usize] += 1;
     }
     for (turns, share) in turns.iter().zip([100, 200, 300i32]) {
@@ -266,6 +284,8 @@ fn maps_are_found_again_and_only_one_process_has_them() {
         others: 3,
         room: 4,
         must_leave: false,
+        name_hash: 0,
+        weight: 0,
     };
     forwarder.set_terms(9, &terms).unwrap();
     forwarder
@@ -313,12 +333,15 @@ fn serve_members(forwarder: &Forwarder, members: &[SocketAddr], retries: u32) {
             others: 0,
             room: 9,
             must_leave: false,
+            name_hash: 0,
+            weight: 0,
         };
         forwarder.set_terms(seat, &terms).unwrap();
     }
     let group = GroupTerms {
         form: 1,
         growth: 256,
+        bound: 0,
         seats: (0..members.len() as u32).collect(),
     };
     forwarder.set_group(0, &group).unwrap();
@@ -485,7 +508,7 @@ proptest! {
         let [base, others, room] = words;
         let ips = ips.map(|ip| ip.to_canonical());
         let address = SocketAddr::new(ips[0], ports[0]);
-        let terms = Terms { owner, address, base, others, room, must_leave: base % 2 == 1 };
+        let terms = Terms { owner, address, base, others, room, must_leave: base % 2 == 1, name_hash: owner, weight: room };
         prop_assert_eq!(Terms::read(&terms.write()), terms);
         let client = SocketAddr::new(ips[1], ports[1]);
         let pair = Pair { member: address, client };

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use libbpf_rs::{Iter, Link, MapCore, MapHandle, Object};
 
 use super::mapping::Mapping;
-use crate::bpf::{self, BpfError, failed_to};
+use crate::bpf::{self, BpfError, Programs, failed_to, failed_to_load};
 use crate::record::{BadRecord, CPU, CPUS, MAX_CPUS, PORTS, Record};
 
 /// Bytes of the page. Only as many as there are CPUs are in use.
@@ -41,7 +41,7 @@ impl KernelPage {
         let epoch = random()?;
         let object =
             bpf::load_programs(|| bpf::open_programs(crate::bpf_object!("page.bpf.o")), 0)?;
-        let object = object.map_err(failed_to("load the page's programs"))?;
+        let object = object.map_err(failed_to_load(Programs::Monitor))?;
         bpf::discover(&object, epoch)?;
         let plan = plan(ports)?;
         bpf::update_map(&object, "evk_plan", &0u32.to_ne_bytes(), &plan)?;

@@ -30,15 +30,16 @@ pub(crate) fn assign_addresses(
     let name = |gateway: &Gateway| gateway.metadata.object_name();
     let (mut gateways, mut left): (Vec<&Gateway>, Vec<(&Gateway, Refusal)>) = Default::default();
     for &gateway in all {
-        match refuse_addresses(gateway, settings) {
-            Some((_, message)) => left.push((gateway, ("AddressNotUsable", message))),
+        let unusable = refuse_addresses(gateway).map(|(_, message)| ("AddressNotUsable", message));
+        match unusable.or_else(|| find_foreign(gateway, settings)) {
+            Some(refusal) => left.push((gateway, refusal)),
             None => gateways.push(gateway),
         }
     }
     if settings.pool.is_empty() {
         let shared = share_addresses(settings);
-        let all = gateways.iter().map(|of| (name(of), shared.clone()));
-        return all.collect();
+        let shared = gateways.iter().map(|of| (name(of), shared.clone()));
+        return shared.chain(refuse_all(left)).collect();
     }
     let mut free: BTreeSet<IpAddr> = settings.pool.iter().copied().collect();
     let mut found: BTreeMap<ObjectName, GatewayAddresses> = BTreeMap::new();
@@ -86,14 +87,21 @@ pub(crate) fn assign_addresses(
             }
         }
     }
-    for (gateway, refusal) in left {
+    found.extend(refuse_all(left));
+    found
+}
+
+/// Returns the addresses of gateways that have none, for these reasons.
+fn refuse_all(
+    all: Vec<(&Gateway, Refusal)>,
+) -> impl Iterator<Item = (ObjectName, GatewayAddresses)> {
+    all.into_iter().map(|(gateway, refusal)| {
         let none = GatewayAddresses {
             refusal: Some(refusal),
             ..GatewayAddresses::default()
         };
-        found.insert(name(gateway), none);
-    }
-    found
+        (gateway.metadata.object_name(), none)
+    })
 }
 
 /// Returns the addresses that all gateways share.
@@ -123,17 +131,24 @@ fn find_current(gateway: &Gateway) -> Option<IpAddr> {
     address.as_str()?.parse().ok()
 }
 
-/// Returns the reason why the addresses that a gateway asks for cannot be used.
-pub(crate) fn refuse_addresses(gateway: &Gateway, settings: &Settings) -> Option<Refusal> {
+/// Returns the reason why the types of the addresses that a gateway asks for are not supported.
+pub(crate) fn refuse_addresses(gateway: &Gateway) -> Option<Refusal> {
+    let kinds = gateway.spec.addresses.iter();
+    let mut kinds = kinds.filter_map(|address| address.kind.as_deref());
+    let unknown = kinds.find(|kind| !matches!(*kind, "IPAddress" | "Hostname"))?;
+    let message =
+        format!("an address of type {unknown:?} is not supported; use IPAddress or Hostname");
+    Some(("UnsupportedAddress", message))
+}
+
+/// Returns the reason why an address that a gateway asks for is none of the balancer's.
+fn find_foreign(gateway: &Gateway, settings: &Settings) -> Option<Refusal> {
     let is_own = |value: &String| match settings.pool.is_empty() {
         true => settings.publish.contains(value),
         false => { value.parse::<IpAddr>() }.is_ok_and(|address| settings.pool.contains(&address)),
     };
-    let unknown = gateway.spec.addresses.iter().find(|address| {
-        let kind = address.kind.as_deref().unwrap_or("IPAddress");
-        !matches!(kind, "IPAddress" | "Hostname")
-            || !address.value.is_empty() && !is_own(&address.value)
-    })?;
+    let mut wishes = gateway.spec.addresses.iter();
+    let foreign = wishes.find(|of| !of.value.is_empty() && !is_own(&of.value))?;
     let key = if settings.pool.is_empty() {
         "publish"
     } else {
@@ -141,9 +156,9 @@ pub(crate) fn refuse_addresses(gateway: &Gateway, settings: &Settings) -> Option
     };
     let message = format!(
         "address {:?} is none of the balancer's; leave it out, or add it to {key} in [kubernetes.gateway]",
-        unknown.value
+        foreign.value
     );
-    Some(("UnsupportedAddress", message))
+    Some(("AddressNotUsable", message))
 }
 
 /// Writes addresses as a status has them.

@@ -4,11 +4,13 @@ use std::sync::Arc;
 
 use evenkeel_config::ServicePort;
 
+pub(crate) use super::binding::Binding;
 use super::conditions::Refusal;
+use super::gateway_tls::MemberIdentity;
 use super::grants::is_granted;
 use super::group_policies::{GroupTuning, Layer};
 pub(crate) use super::groups::{
-    Binding, Group, Groups, Members, NOBODY, NamedGroup, Names, Protocol, RouteGroups, RuleGroups,
+    Group, Groups, Members, NOBODY, NamedGroup, Names, Protocol, RouteGroups, RuleGroups,
 };
 use super::objects::{self, GROUP, INFERENCE_GROUP, Kind, ObjectName, Objects, Reference};
 use super::policies::Policies;
@@ -26,6 +28,8 @@ pub(crate) struct Referrer<'o> {
     pub(crate) namespace: &'o str,
     /// True if TLS of clients ends at the balancer.
     pub(crate) ends_tls: bool,
+    /// Certificate that members see.
+    pub(crate) identity: Option<&'o MemberIdentity>,
 }
 
 impl Referrer<'_> {
@@ -103,7 +107,7 @@ impl Referrer<'_> {
         port: Option<&str>,
     ) -> Option<Arc<GroupTuning>> {
         let of_groups = &self.policies.groups;
-        of_groups.find_tuning(kind, name, port, self.inherited)
+        of_groups.find_tuning(kind, name, port, self.inherited, self.objects)
     }
 
     /// Returns the protocol of the transport to members.
@@ -160,12 +164,17 @@ impl Referrer<'_> {
         let tls = match self.kind {
             // TLS of the client ends at the members.
             Kind::TlsRoute if !self.ends_tls => None,
-            _ => self.policies.find_line(name, port),
+            _ => self.policies.find_keys(name, port),
         };
         let protocol = self.find_protocol(name, port, tls.is_some())?;
         Ok(match tls {
             None => Some(Members::Service(number, protocol)),
-            Some(Ok(line)) => Some(Members::Tls(number, protocol, line.to_owned())),
+            Some(Ok(keys)) => {
+                let own = self.identity.map(|of| format!(", {}", of.keys));
+                let line = format!("member_tls = {{ {keys}{} }}", own.unwrap_or_default());
+                let secret = self.identity.map(|of| of.secret.clone());
+                Some(Members::Tls(number, protocol, line, secret))
+            }
             Some(Err(_)) if self.kind.is_of_requests() => None,
             Some(Err(message)) => return Err(("InvalidBackendTLSPolicy", message)),
         })

@@ -46,8 +46,9 @@ impl Condition {
 const MAX_MESSAGE: usize = 4_096;
 
 /// Types of conditions that the controller writes. Conditions of other types belong to others, and stay.
-const OWN: [&str; 6] = [
+const OWN: [&str; 7] = [
     "AttachedListenerSets",
+    "InsecureFrontendValidationMode",
     "Accepted",
     "Programmed",
     "ResolvedRefs",

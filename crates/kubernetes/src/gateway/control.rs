@@ -7,6 +7,7 @@ use std::time::Duration;
 use evenkeel_config::Config;
 use evenkeel_manager::subsystem::{ApplyError, PrepareError};
 use evenkeel_manager::{Generated, Manager, ReloadError};
+use evenkeel_tls::certificate::unix_now;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio::task::{JoinSet, spawn_blocking};
@@ -25,6 +26,7 @@ use super::world::{KindStore, World};
 use super::writer::Writer;
 use crate::api::{Api, Collection};
 use crate::follow::{Follower, WatchEnd};
+use crate::last_copy::LastCopy;
 use crate::watcher::{Pace, Question, Watcher};
 
 /// Most tries to put a translation into effect: each leaves out what was refused before.
@@ -82,6 +84,32 @@ pub(crate) struct Counts {
     pub(crate) written: Arc<AtomicU64>,
     /// Term of this balancer as the leader; `None` if each balancer writes.
     pub(crate) term: Mutex<Option<Term>>,
+    /// Last good copy, which is told that gateways are those of the API server.
+    pub(crate) copy: LastCopy,
+    /// Outcome of the last translation.
+    pub(crate) last: Mutex<LastOutcome>,
+}
+
+/// Outcome of the last translation of all objects.
+#[derive(Debug, Default)]
+pub(crate) struct LastOutcome {
+    /// Statuses of the objects, and reports about Ingresses.
+    pub(crate) facts: Arc<Facts>,
+    /// Time at which all objects were in effect, in seconds since 1970.
+    pub(crate) last_success: Option<i64>,
+    /// Reason why the objects are not in effect as they are.
+    pub(crate) error: Option<String>,
+}
+
+impl Counts {
+    /// Notes that the objects are in effect, or why they are not.
+    fn note_outcome(&self, error: Option<String>) {
+        let mut last = self.last.lock();
+        if error.is_none() {
+            last.last_success = Some(unix_now());
+        }
+        last.error = error;
+    }
 }
 
 /// Follower of the objects of a kind.
@@ -286,9 +314,9 @@ impl Applier {
                 (translation, kept)
             });
             let Ok((translation, kept)) = translated.await else {
-                error!(
-                    "gateways: the objects cannot be translated; please report this, with the earlier lines of the log"
-                );
+                let problem = "the objects cannot be translated; please report this, with the earlier lines of the log";
+                error!("gateways: {problem}");
+                self.counts.note_outcome(Some(problem.into()));
                 return (
                     None,
                     Some(self.pace.pause_after_failure(None, fastrand::f32())),
@@ -299,6 +327,7 @@ impl Applier {
                 Ok(config) => Arc::clone(config),
                 Err(problem) => {
                     error!("gateways: the configuration stays as it was: {problem}");
+                    self.counts.note_outcome(Some(problem.clone()));
                     let pause = self.pace.pause_after_failure(None, fastrand::f32());
                     return (Some(Outcome::of(translation)), Some(pause));
                 }
@@ -306,11 +335,13 @@ impl Applier {
             match self.put_into_effect(&translation, config).await {
                 Ok(()) => {
                     self.pace = Pace::default();
+                    self.counts.note_outcome(None);
                     let retry = (!self.refused.is_empty()).then_some(RETRY_REFUSED);
                     return (Some(Outcome::of(translation)), retry);
                 }
                 Err(error) => {
                     self.counts.refused.fetch_add(1, Ordering::Relaxed);
+                    self.counts.note_outcome(Some(error.to_string()));
                     if !self.note_refused(&translation, &error) {
                         error!("gateways: the configuration stays as it was: {error}");
                         break;
@@ -333,10 +364,14 @@ impl Applier {
             text: translation.text.clone(),
             files: Arc::new(translation.files.clone()),
         };
-        if self.manager.generated().unwrap_or_default() == generated {
+        // Rules of a copy may have been left out.
+        let is_of_copy = self.counts.copy.time_of_gateways().is_some();
+        if !is_of_copy && self.manager.generated().unwrap_or_default() == generated {
+            self.counts.copy.note_gateways();
             return Ok(());
         }
         let applied = self.manager.apply_generated(generated, config).await?;
+        self.counts.copy.note_gateways();
         self.counts.applied.fetch_add(1, Ordering::Relaxed);
         info!(
             generation = applied.generation,
@@ -367,8 +402,9 @@ impl Applier {
     }
 }
 
-/// Lists all objects once and puts them into effect, so that a process that starts serves clients from the start.
-pub(crate) async fn apply_once(plan: Plan, manager: Arc<Manager>, counts: Arc<Counts>) {
+/// Lists all objects once and puts them into effect, so that a process that starts serves clients from the start. Returns
+/// false if the API server has not told of all kinds.
+pub(crate) async fn apply_once(plan: Plan, manager: Arc<Manager>, counts: Arc<Counts>) -> bool {
     let world = Arc::new(World::new(&plan.settings));
     let mut tasks = JoinSet::new();
     let followed = { Kind::ALL.into_iter() }.filter(|kind| plan.settings.follows(*kind));
@@ -379,10 +415,12 @@ pub(crate) async fn apply_once(plan: Plan, manager: Arc<Manager>, counts: Arc<Co
         }
         while tasks.join_next().await.is_some() {}
     }
-    if let Some(objects) = world.objects() {
-        let mut applier = Applier::new(&plan, &manager, &counts);
-        applier.apply(&Arc::new(objects)).await;
-    }
+    let Some(objects) = world.objects() else {
+        return false;
+    };
+    let mut applier = Applier::new(&plan, &manager, &counts);
+    applier.apply(&Arc::new(objects)).await;
+    true
 }
 
 /// Follows all objects for ever, and puts changes into effect.
@@ -405,6 +443,7 @@ pub(crate) async fn control(
         term
     });
     *counts.term.lock() = term.clone();
+    *counts.last.lock() = LastOutcome::default();
     let (noted, facts) = watch::channel(Arc::new(Facts::default()));
     let ingress = plan.settings.ingress.as_ref();
     let events = EventWriter {
@@ -444,7 +483,9 @@ pub(crate) async fn control(
             let statuses = Arc::new(outcome.statuses);
             wanted.send_replace(Arc::clone(&statuses));
             let notices = outcome.notices;
-            noted.send_replace(Arc::new(Facts { notices, statuses }));
+            let facts = Arc::new(Facts { notices, statuses });
+            counts.last.lock().facts = Arc::clone(&facts);
+            noted.send_replace(facts);
         }
         let mut rest = rests.rest_after(took, world.has_changes());
         if applier.pace.has_failed() {

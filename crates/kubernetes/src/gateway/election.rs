@@ -22,6 +22,11 @@ const DEADLINE: Duration = Duration::from_secs(10);
 /// Pause between two looks at the lease.
 pub(crate) const PAUSE: Duration = Duration::from_secs(2);
 
+/// Longest pause after failures, half of which is the shortest pause then: a holder asks again before its term ends.
+pub(crate) const LONGEST_PAUSE: Duration = Duration::from_secs(8);
+
+const _: () = assert!(LONGEST_PAUSE.as_secs() < DEADLINE.as_secs());
+
 /// Lease as the API server has it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
@@ -92,6 +97,18 @@ impl Election {
             true => Step::Change(self.write_lease(Some(&lease), unix)),
             false => Step::Wait,
         }
+    }
+
+    /// Returns the name of this process.
+    pub(crate) fn identity(&self) -> &str {
+        &self.identity
+    }
+
+    /// Returns the holder of the lease that was seen last.
+    pub(crate) fn find_holder(&self) -> Option<&str> {
+        let (lease, _) = self.seen.as_ref()?;
+        let holder = lease.spec.holder_identity.as_deref();
+        holder.filter(|name| !name.is_empty())
     }
 
     /// Returns the time until which this balancer is the leader after a step that went well; `asked` is the time of the
@@ -196,7 +213,9 @@ mod tests {
         assert_eq!(object["spec"]["renewTime"], "2000-02-29T12:34:56.000042Z");
         assert_eq!(object["metadata"]["namespace"], "evenkeel");
         assert!(server.write(&created) && !server.write(&created));
+        assert_eq!(two.find_holder(), None);
         assert_eq!(two.note_lease(server.read(), at(0), 0), Step::Wait);
+        assert_eq!(two.find_holder(), Some("one"));
         let renewed = one.note_lease(server.read(), at(2), 1_000_000);
         assert!(server.write(&renewed) && !server.write(&renewed));
         let spec = &server.lease.as_ref().unwrap()["spec"];

@@ -19,6 +19,7 @@ use super::status_list::StatusList;
 use super::text::hash_of;
 use super::world::World;
 use crate::api::{Api, status_of};
+use crate::list::Fault;
 use crate::watcher::{Pace, refusal_of};
 
 /// Pause between two events.
@@ -30,7 +31,7 @@ const MAX_MESSAGE: usize = 1_024;
 /// Facts that people are to know.
 #[derive(Debug, Default)]
 pub(crate) struct Facts {
-    /// Reports about Ingresses, which have no conditions.
+    /// Reports about Ingresses and Services, which have no conditions.
     pub(crate) notices: Vec<Notice>,
     /// Statuses of all objects.
     pub(crate) statuses: StatusList,
@@ -78,6 +79,10 @@ fn write_event(
     now: &str,
 ) -> Value {
     let name: String = notice.object.name.chars().take(200).collect();
+    let api_version = match notice.kind.api_group() {
+        "" => api_version.to_owned(),
+        group => format!("{group}/{api_version}"),
+    };
     json!({
         "apiVersion": "v1",
         "kind": "Event",
@@ -86,7 +91,7 @@ fn write_event(
             "namespace": notice.object.namespace,
         },
         "involvedObject": {
-            "apiVersion": format!("{}/{api_version}", notice.kind.api_group()),
+            "apiVersion": api_version,
             "kind": notice.kind.name(),
             "namespace": notice.object.namespace,
             "name": notice.object.name,
@@ -112,7 +117,9 @@ fn log_new(notices: &[Notice], logged: &mut HashSet<u64>) {
         let (kind, object, reason) = (notice.kind.name(), &notice.object, notice.reason);
         let message = shorten(&notice.message);
         match notice.kind {
-            Kind::Ingress => warn!("gateways: {kind} {object}: {reason}: {message}"),
+            Kind::Ingress | Kind::Service => {
+                warn!("gateways: {kind} {object}: {reason}: {message}")
+            }
             _ => debug!("gateways: {kind} {object}: {reason}: {message}"),
         }
     }
@@ -148,21 +155,21 @@ impl EventWriter {
                 match self.write(notice).await {
                     Ok(()) => {
                         written.insert(key_of(notice));
-                        pace = Pace::default();
+                        pace.note_success();
                         sleep(PAUSE).await;
                     }
-                    Err(message) => {
+                    Err(fault) => {
                         if !std::mem::replace(&mut told, true) {
-                            warn!("gateways: events cannot be written: {message}");
+                            warn!("gateways: events cannot be written: {}", fault.message);
                         }
-                        sleep(pace.pause_after_failure(None, fastrand::f32())).await;
+                        sleep(pace.pause_after_failure(fault.retry_after, fastrand::f32())).await;
                     }
                 }
             }
         }
     }
 
-    /// Returns all reports: those about Ingresses, and those that statuses have.
+    /// Returns all reports: those about Ingresses and Services, and those that statuses have.
     fn list_notices(&self, facts: &Facts, of_statuses: &mut StatusNotices) -> Vec<Notice> {
         let mut all = facts.notices.clone();
         all.extend(of_statuses.list(&facts.statuses, |kind, name| {
@@ -177,7 +184,7 @@ impl EventWriter {
     /// # Errors
     ///
     /// The API server takes no events now. What it refuses for good counts as written.
-    async fn write(&self, notice: &Notice) -> Result<(), String> {
+    async fn write(&self, notice: &Notice) -> Result<(), Fault> {
         let now = format_time(unix_now());
         let version = self.world.version_of(notice.kind);
         let version = version.as_deref().unwrap_or("v1");
@@ -187,10 +194,9 @@ impl EventWriter {
         };
         let event = write_event(notice, version, controller, &self.node, &now);
         let target = format!("/api/v1/namespaces/{}/events", notice.object.namespace);
-        let answer = self.api.create(&target, &event.to_string()).await;
-        let answer = answer.map_err(|fault| fault.message)?;
+        let answer = self.api.create(&target, &event.to_string()).await?;
         match answer.code {
-            401 | 403 | 429 | 500.. => Err(refusal_of(&status_of(&answer)).message),
+            401 | 403 | 429 | 500.. => Err(refusal_of(&status_of(&answer))),
             // The event is there, or the object is gone.
             _ => Ok(()),
         }
@@ -219,6 +225,12 @@ mod tests {
         let involved = &first["involvedObject"];
         assert_eq!(involved["apiVersion"], "gateway.networking.k8s.io/v1");
         assert_eq!(involved["kind"], "HTTPRoute");
+        let of_service = Notice {
+            kind: Kind::Service,
+            ..notice("a")
+        };
+        let version = write(&of_service)["involvedObject"]["apiVersion"].clone();
+        assert_eq!(version, "v1");
         let name = first["metadata"]["name"].as_str().unwrap();
         assert!(name.starts_with("web.") && name.len() == 20, "{name}");
         assert_eq!(write(&notice("a"))["metadata"], first["metadata"]);

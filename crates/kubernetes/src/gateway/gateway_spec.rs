@@ -26,6 +26,14 @@ pub struct GatewaySpec {
     pub infrastructure: Option<Infrastructure>,
 }
 
+impl GatewaySpec {
+    /// True if certificates of clients' authorities are in ConfigMaps.
+    pub fn names_authorities(&self) -> bool {
+        let frontend = |tls: &Value| tls.get("frontend").is_some();
+        self.tls.as_ref().is_some_and(frontend)
+    }
+}
+
 /// Specification of a ListenerSet.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default, rename_all = "camelCase")]

@@ -1,7 +1,8 @@
 //! EvenkeelPolicies: settings of groups, by service, route and gateway.
 //!
 //! A key counts as the most specific policy sets it: the policy of a service's port, then those of the service (or pool),
-//! of the route, and of the gateway. Of two policies with the same target, the older one counts.
+//! of the route, and of the gateway, and then the annotation of the service. Of two policies with the same target, the older
+//! one counts.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -10,10 +11,12 @@ use evenkeel_config::Problem;
 use serde_json::{Value, json};
 
 use super::conditions::{Condition, Refusal, list_conditions};
-use super::group_policy_spec::PolicyLine;
+use super::gateway_spec::Listener;
 use super::objects::{
     EvenkeelPolicy, Kind, Metadata, ObjectName, Objects, ParentRef, PolicyTarget,
 };
+use super::policy_keys::PolicyLine;
+use super::service_annotations::read_service_lines;
 use super::text::Owner;
 
 /// Most targets of a policy; the API has the same bound for ancestors in a status.
@@ -28,13 +31,14 @@ pub(crate) struct Layer {
     pub(super) policy: ObjectName,
     group: Vec<PolicyLine>,
     member: Vec<PolicyLine>,
+    pub(super) route: Vec<PolicyLine>,
     pub(super) rule: Vec<PolicyLine>,
 }
 
 impl Layer {
-    /// True if the policy has nothing but keys of rules.
-    fn is_of_rules(&self) -> bool {
-        self.group.is_empty() && self.member.is_empty() && !self.rule.is_empty()
+    /// True if the policy has keys of groups or members.
+    fn is_of_groups(&self) -> bool {
+        !self.group.is_empty() || !self.member.is_empty()
     }
 }
 
@@ -56,6 +60,9 @@ pub(crate) struct GroupTuning {
 impl GroupTuning {
     /// Adds the keys of a policy that no more specific policy sets.
     fn add(&mut self, layer: &Layer) {
+        if !layer.is_of_groups() {
+            return;
+        }
         for (own, added) in [
             (&mut self.group, &layer.group),
             (&mut self.member, &layer.member),
@@ -68,6 +75,15 @@ impl GroupTuning {
             }
         }
         self.policies.push(layer.policy.clone());
+    }
+
+    /// Adds the keys of a service's annotations that no policy sets.
+    fn add_annotations(&mut self, lines: Vec<PolicyLine>) {
+        for line in lines {
+            if self.group.iter().all(|known| known.key != line.key) {
+                self.group.push(line);
+            }
+        }
     }
 
     /// Returns the policy to which a problem of the group is due: the least specific one of those that have set the keys in
@@ -168,23 +184,30 @@ fn find_target(
     }
 }
 
-/// Refuses a policy with keys of rules for a target that has no rule for connections or datagrams.
+/// Refuses a policy with keys of routes or rules for a target that has none.
 ///
 /// # Errors
 ///
 /// The reason why the policy does not hold for the target.
-fn check_rule_target(target: Target, layer: &Layer) -> Result<Target, Refusal> {
+fn check_sections(target: Target, layer: &Layer) -> Result<Target, Refusal> {
+    let kind = target.0;
+    let has_routes = matches!(kind, Kind::Gateway | Kind::HttpRoute | Kind::GrpcRoute);
     let has_rules = matches!(
-        target.0,
+        kind,
         Kind::Gateway | Kind::TlsRoute | Kind::TcpRoute | Kind::UdpRoute
     );
-    if layer.rule.is_empty() || has_rules {
+    let shown = kind.name();
+    let message = if !layer.route.is_empty() && !has_routes {
+        format!(
+            "spec.route does not hold for a {shown}; name an HTTPRoute, GRPCRoute or Gateway in a policy with spec.route"
+        )
+    } else if !layer.rule.is_empty() && !has_rules {
+        format!(
+            "spec.rule does not hold for a {shown}; name a TCPRoute, UDPRoute, TLSRoute or Gateway in a policy with spec.rule"
+        )
+    } else {
         return Ok(target);
-    }
-    let message = format!(
-        "spec.rule does not hold for a {}; name a TCPRoute, UDPRoute, TLSRoute or Gateway in a policy with spec.rule",
-        target.0.name()
-    );
+    };
     Err(("Invalid", message))
 }
 
@@ -204,6 +227,7 @@ impl GroupPolicies {
                 policy: name.clone(),
                 group: spec.group.clone(),
                 member: spec.member.clone(),
+                route: spec.route.clone(),
                 rule: spec.rule.clone(),
             });
             let targets = spec.target_refs.iter().take(MAX_TARGETS).map(|target| {
@@ -217,7 +241,7 @@ impl GroupPolicies {
                     None => find_target(target, &name.namespace, objects),
                 };
                 let refusal = found
-                    .and_then(|found| check_rule_target(found, &layer))
+                    .and_then(|found| check_sections(found, &layer))
                     .and_then(|found| policies.add_layer(found, &layer))
                     .err();
                 (target.clone(), refusal)
@@ -232,7 +256,7 @@ impl GroupPolicies {
     /// they would take a round of the translation each.
     fn hold_target(&mut self, target: &PolicyTarget, layer: &Layer, objects: &Objects) {
         let found = find_target(target, &layer.policy.namespace, objects)
-            .and_then(|found| check_rule_target(found, layer));
+            .and_then(|found| check_sections(found, layer));
         if let Ok(found) = found
             && !self.layers.contains_key(&found)
         {
@@ -271,7 +295,8 @@ impl GroupPolicies {
     }
 
     /// Returns the policies of a route and of its gateways, the most specific first. Of the gateways of a route, those that
-    /// the route names first go first.
+    /// the route names first go first. A gateway that takes no routes of the namespace is none of them: a stranger's route
+    /// must not have a part in the gateway's policies.
     pub(crate) fn list_inherited(
         &self,
         kind: Kind,
@@ -283,22 +308,41 @@ impl GroupPolicies {
             return Vec::new();
         }
         let mut gateways = Vec::new();
+        let admits = |listeners: &[Listener], home: &str| {
+            let mut listeners = listeners.iter();
+            listeners.any(|of| {
+                let allowed = &of.allowed_routes.namespaces;
+                allowed.choose("Same", home, &route.namespace, objects)
+            })
+        };
         for parent in parents {
             let namespace = parent.namespace.as_deref().unwrap_or(&route.namespace);
             let name = ObjectName::new(namespace, &parent.name);
             let sets = match parent.kind.as_deref().unwrap_or("Gateway") {
                 "Gateway" => {
-                    gateways.push(name);
+                    let gateway = objects.gateways.get(&name);
+                    if gateway.is_some_and(|of| admits(&of.spec.listeners, &name.namespace)) {
+                        gateways.push(name);
+                    }
                     continue;
                 }
                 "ListenerSet" => &objects.listener_sets,
                 "XListenerSet" => &objects.x_listener_sets,
                 _ => continue,
             };
-            let parent = sets.get(&name).map(|set| &set.spec.parent_ref);
-            gateways.extend(parent.map(|of| {
+            let set = sets.get(&name);
+            let set = set.filter(|set| admits(&set.spec.listeners, &name.namespace));
+            let gateway = set.map(|set| {
+                let of = &set.spec.parent_ref;
                 let home = of.namespace.as_deref().unwrap_or(&name.namespace);
                 ObjectName::new(home, &of.name)
+            });
+            gateways.extend(gateway.filter(|gateway| {
+                let of = objects.gateways.get(gateway);
+                of.is_some_and(|of| {
+                    let allowed = &of.spec.allowed_listeners.namespaces;
+                    allowed.choose("None", &gateway.namespace, &name.namespace, objects)
+                })
             }));
         }
         let mut seen = BTreeSet::new();
@@ -307,10 +351,12 @@ impl GroupPolicies {
             .filter_map(|name| self.find(Kind::Gateway, name, None));
         let of_route = self.find(kind, route, None).into_iter();
         let all = of_route.chain(of_gateways);
-        all.filter(|layer| !layer.is_of_rules()).cloned().collect()
+        all.filter(|layer| layer.is_of_groups() || !layer.route.is_empty())
+            .cloned()
+            .collect()
     }
 
-    /// Returns the settings of the group of a service's port, or of a pool; `None` without a policy. `inherited` has the
+    /// Returns the settings of the group of a service's port, or of a pool; `None` without any. `inherited` has the
     /// policies of the route.
     pub(crate) fn find_tuning(
         &self,
@@ -318,8 +364,13 @@ impl GroupPolicies {
         name: &ObjectName,
         port: Option<&str>,
         inherited: &[Arc<Layer>],
+        objects: &Objects,
     ) -> Option<Arc<GroupTuning>> {
-        if self.layers.is_empty() {
+        let service = objects.services.get(name).filter(|_| kind == Kind::Service);
+        // What is wrong with annotations is told by an event.
+        let annotations = service.and_then(|of| read_service_lines(of).ok());
+        let annotations = annotations.unwrap_or_default();
+        if self.layers.is_empty() && annotations.is_empty() {
             return None;
         }
         let mut tuning = GroupTuning::default();
@@ -327,12 +378,13 @@ impl GroupPolicies {
         for layer in of_port.into_iter().chain(self.find(kind, name, None)) {
             tuning.add(layer);
         }
-        for layer in inherited {
+        for layer in inherited.iter().filter(|layer| layer.is_of_groups()) {
             tuning.add(layer);
             let ObjectName { namespace, name } = &layer.policy;
             tuning.scope.extend([namespace.clone(), name.clone()]);
         }
-        (!tuning.policies.is_empty()).then(|| Arc::new(tuning))
+        tuning.add_annotations(annotations);
+        (tuning != GroupTuning::default()).then(|| Arc::new(tuning))
     }
 
     /// Makes the status of a policy: an entry for each target. `refused` has rules that cannot have keys of the policy.

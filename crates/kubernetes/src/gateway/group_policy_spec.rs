@@ -1,68 +1,30 @@
-//! Specification of EvenkeelPolicies: targets, and keys of groups, members and rules, which become lines of a configuration.
+//! Specification of EvenkeelPolicies: targets, and keys of groups, members, routes and rules, which become lines of a
+//! configuration.
 //!
 //! The parser of configurations checks the keys once, when the object is read.
 
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
+use super::policy_check::{find_problem, find_route_problem, find_rule_problem};
+use super::policy_keys::{
+    GROUP_KEYS, HTTP_KEYS, MEMBER_KEYS, PolicyLine, ROUTE_KEYS, RULE_KEYS, is_of_machine,
+    is_url_of_member,
+};
 use super::policy_spec::PolicyTarget;
 use super::values::{Items, or_default};
-
-/// Keys of groups that a policy may set, as in `[group.NAME]`. The others name members, files, and addresses of other
-/// machines, or belong to other objects of the API.
-pub(crate) const GROUP_KEYS: [&str; 23] = [
-    "strategy",
-    "granularity",
-    "adaptive",
-    "late_binding",
-    "rebind_interval",
-    "load",
-    "hash_key",
-    "load_max_age",
-    "latency",
-    "latency_decay",
-    "failure_penalty",
-    "slow_start",
-    "panic_threshold",
-    "alert",
-    "ejection",
-    "inference",
-    "zones",
-    "connection_failure_limit",
-    "max_queue",
-    "queue_target",
-    "send_proxy",
-    "health_check",
-    "orca",
-];
-
-/// Keys of members that a policy may set, as in a table of `members`.
-pub(crate) const MEMBER_KEYS: [&str; 1] = ["max_connections"];
-
-/// Keys of rules for connections and datagrams that a policy may set, as in `[rule.NAME]`.
-pub(crate) const RULE_KEYS: [&str; 4] = ["forward", "return_path", "anycast", "udp"];
 
 /// Most bytes of the keys of a policy, which are written into each of its groups.
 const MAX_LENGTH: usize = 16 * 1024;
 
+/// Most bytes of the keys of routes, which are written into each route of the configuration.
+const MAX_ROUTE_LENGTH: usize = 2 * 1024;
+
+/// Number of clients that a limit of requests remembers, with 16 bytes each.
+const LIMITED_CLIENTS: usize = 8_192;
+
 /// Most tables and lists inside each other.
 const MAX_DEPTH: usize = 8;
-
-/// Key of a group, a member or a rule with its value, as the configuration has them.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct PolicyLine {
-    /// Name of the key.
-    pub key: String,
-    /// Value in TOML.
-    pub value: String,
-}
-
-impl PolicyLine {
-    /// Writes the line.
-    pub fn write(&self) -> String {
-        format!("{} = {}", self.key, self.value)
-    }
-}
 
 /// Specification of an EvenkeelPolicy.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
@@ -74,7 +36,9 @@ pub struct EvenkeelPolicySpec {
     pub group: Vec<PolicyLine>,
     /// Keys of each member.
     pub member: Vec<PolicyLine>,
-    /// Keys of the rules for connections and datagrams.
+    /// Keys of the routes of requests.
+    pub route: Vec<PolicyLine>,
+    /// Keys of the rules.
     pub rule: Vec<PolicyLine>,
     /// Reason why the keys cannot be used.
     pub problem: Option<String>,
@@ -90,6 +54,8 @@ struct RawSpec {
     #[serde(deserialize_with = "or_default")]
     member: Map<String, Value>,
     #[serde(deserialize_with = "or_default")]
+    route: Map<String, Value>,
+    #[serde(deserialize_with = "or_default")]
     rule: Map<String, Value>,
 }
 
@@ -104,30 +70,38 @@ impl From<RawSpec> for EvenkeelPolicySpec {
         };
         let group = read("group", &GROUP_KEYS, &raw.group);
         let member = read("member", &MEMBER_KEYS, &raw.member);
+        let route = read("route", &ROUTE_KEYS, &raw.route);
         let rule = read("rule", &RULE_KEYS, &raw.rule);
-        let lines = group.iter().chain(&member).chain(&rule);
-        let length: usize = lines.map(|line| line.key.len() + line.value.len()).sum();
-        let problem = problem.or_else(|| match length > MAX_LENGTH {
-            true => Some(format!(
-                "spec.group, spec.member and spec.rule have {length} bytes; write {MAX_LENGTH} at most"
-            )),
-            false => find_problem(&group, &member).or_else(|| find_rule_problem(&rule)),
+        let count = |lines: &[PolicyLine]| -> usize {
+            let lengths = lines.iter().map(|line| line.key.len() + line.value.len());
+            lengths.sum()
+        };
+        let length = count(&group) + count(&member) + count(&rule);
+        let problem = problem.or_else(|| {
+            if length > MAX_LENGTH {
+                return Some(format!(
+                    "spec.group, spec.member and spec.rule have {length} bytes; write {MAX_LENGTH} at most"
+                ));
+            }
+            if count(&route) > MAX_ROUTE_LENGTH {
+                return Some(format!(
+                    "spec.route has {} bytes; write {MAX_ROUTE_LENGTH} at most",
+                    count(&route)
+                ));
+            }
+            find_problem("spec.group.", &group, &member)
+                .or_else(|| find_route_problem(&route))
+                .or_else(|| find_rule_problem(&rule))
         });
         EvenkeelPolicySpec {
             target_refs: raw.target_refs,
             group,
             member,
+            route,
             rule,
             problem,
         }
     }
-}
-
-/// True if nobody may set a key inside a table by a policy: keys that name files of the machine, memory that all groups
-/// share, and ports beside those of the service, which could be those of others at the same address.
-pub(crate) fn is_of_machine(key: &str) -> bool {
-    let is_file = key.ends_with("_file") || key.ends_with("_files");
-    is_file || matches!(key, "tls" | "index_memory" | "port")
 }
 
 /// Reads the keys of a section.
@@ -148,10 +122,67 @@ fn read_lines(
                 keys.join(", ")
             ));
         }
-        let (key, value) = (key.clone(), write_value(&path, value, MAX_DEPTH)?);
-        Ok(PolicyLine { key, value })
+        match (key.as_str(), value) {
+            ("http", Value::Object(options)) => read_http_keys(&path, options),
+            ("request_limits", _) => Ok(vec![read_limits(&path, value)?]),
+            _ => Ok(vec![read_line(&path, key, value)?]),
+        }
+    });
+    let lines = lines.collect::<Result<Vec<_>, String>>()?;
+    Ok(lines.into_iter().flatten().collect())
+}
+
+/// Reads keys of `http` of rules, each as a line: other lines of the rule may set others.
+///
+/// # Errors
+///
+/// The reason why a key cannot be used.
+fn read_http_keys(path: &str, options: &Map<String, Value>) -> Result<Vec<PolicyLine>, String> {
+    let lines = options.iter().map(|(key, value)| {
+        let path = format!("{path}.{key}");
+        match HTTP_KEYS.contains(&key.as_str()) {
+            true => read_line(&path, &format!("http.{key}"), value),
+            false => Err(format!(
+                "{path} cannot be set by a policy; remove the key. Allowed keys: {}",
+                HTTP_KEYS.join(", ")
+            )),
+        }
     });
     lines.collect()
+}
+
+/// Reads limits of requests, which remember fewer clients than usual: each rule of a route has tables of its own.
+///
+/// # Errors
+///
+/// The reason why the limits cannot be used.
+fn read_limits(path: &str, limits: &Value) -> Result<PolicyLine, String> {
+    let tables = match limits {
+        Value::Array(list) => list.as_slice(),
+        single => std::slice::from_ref(single),
+    };
+    let tables = tables.iter().map(|table| {
+        let text = write_value(path, table, MAX_DEPTH)?;
+        let keys = { text.strip_prefix("{ ") }.filter(|keys| !keys.trim_start().starts_with('}'));
+        Ok(match keys {
+            Some(keys) => format!("{{ table_size = {LIMITED_CLIENTS}, {keys}"),
+            None => text,
+        })
+    });
+    let tables = tables.collect::<Result<Vec<String>, String>>()?;
+    let value = format!("[{}]", tables.join(", "));
+    let key = "request_limits".to_owned();
+    Ok(PolicyLine { key, value })
+}
+
+/// Reads a key with its value. `path` is the place of the key, for messages.
+///
+/// # Errors
+///
+/// The reason why the value cannot be used.
+pub(crate) fn read_line(path: &str, key: &str, value: &Value) -> Result<PolicyLine, String> {
+    let (key, value) = (key.to_owned(), write_value(path, value, MAX_DEPTH)?);
+    Ok(PolicyLine { key, value })
 }
 
 /// Writes a value in TOML. `path` is the place of the value, for messages.
@@ -184,6 +215,12 @@ fn write_value(path: &str, value: &Value, depth: usize) -> Result<String, String
                         "{path} cannot be set by a policy, because it is about the machine of the balancer, or about other ports than the service's; remove the key"
                     ));
                 }
+                let is_of_others = |url: &str| !is_url_of_member(url);
+                if key == "url" && value.as_str().is_some_and(is_of_others) {
+                    return Err(format!(
+                        "{path} is not one of the member; write one as \"http://{{host}}:{{port}}/metrics\""
+                    ));
+                }
                 Ok(format!(
                     "{} = {}",
                     quote(key),
@@ -194,75 +231,4 @@ fn write_value(path: &str, value: &Value, depth: usize) -> Result<String, String
             format!("{{ {} }}", items.join(", "))
         }
     })
-}
-
-/// Returns what the parser of configurations finds wrong with these keys of a group and of its members.
-fn find_problem(group: &[PolicyLine], member: &[PolicyLine]) -> Option<String> {
-    const NAME: &str = "kubernetes.policy";
-    let member = member.iter().map(|line| format!(", {}", line.write()));
-    let member: String = member.collect();
-    let mut text =
-        format!("[group.\"{NAME}\"]\nmembers = [{{ kubernetes = \"a/b:80\"{member} }}]\n");
-    for line in group {
-        text.push_str(&line.write());
-        text.push('\n');
-    }
-    let errors = evenkeel_config::parse_generated(&text).err()?;
-    let messages = errors.problems.iter().map(|problem| {
-        let message = match &problem.allowed {
-            Some(allowed) => format!("{}; allowed: {allowed}", problem.message),
-            None => problem.message.clone(),
-        };
-        let (_, key) = problem.key.split_once("policy").unwrap_or_default();
-        if key.contains("members") {
-            let key = key.rsplit('.').next().unwrap_or_default();
-            return format!("spec.member.{key}: {message}");
-        }
-        match key.trim_start_matches(['"', '\'', '.']) {
-            "" => message,
-            key => format!("spec.group.{key}: {message}"),
-        }
-    });
-    let messages: Vec<String> = messages.collect();
-    Some(messages.join("; "))
-}
-
-/// Returns what the parser of configurations finds wrong with these keys of a rule. Keys that the parser wants beside
-/// them may come from another policy.
-fn find_rule_problem(lines: &[PolicyLine]) -> Option<String> {
-    let find = |key: &str| lines.iter().find(|line| line.key == key);
-    let write = |key: &str, other: &str| match find(key) {
-        Some(line) => format!("{}\n", line.write()),
-        None => other.to_owned(),
-    };
-    let needs_tunnel = find("anycast").is_some_and(|line| line.value == "true");
-    let return_path = match needs_tunnel {
-        true => "return_path = \"tunnel\"\n",
-        false => "",
-    };
-    let connections = [
-        write("forward", "forward = \"kernel\"\n"),
-        write("return_path", return_path),
-        write("anycast", ""),
-    ];
-    // A policy of a gateway may have keys of both protocols.
-    for (protocol, keys) in [("tcp", connections.concat()), ("udp", write("udp", ""))] {
-        let text = format!(
-            "[rule.x]\nlisten = \"192.0.2.1:9\"\nprotocol = \"{protocol}\"\ngroup = \"x\"\n{keys}[group.x]\nmembers = [\"192.0.2.2:9\"]\n"
-        );
-        let Err(errors) = evenkeel_config::parse_generated(&text) else {
-            continue;
-        };
-        let messages = errors.problems.iter().map(|problem| {
-            let key = problem
-                .key
-                .trim_start_matches("rule.x")
-                .trim_start_matches('.');
-            let allowed = { problem.allowed.iter() }.map(|of| format!("; allowed: {of}"));
-            let allowed: String = allowed.collect();
-            format!("spec.rule.{key}: {}{allowed}", problem.message)
-        });
-        return Some(messages.collect::<Vec<_>>().join("; "));
-    }
-    None
 }

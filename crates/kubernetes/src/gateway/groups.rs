@@ -5,12 +5,12 @@ use std::sync::{Arc, OnceLock};
 
 use evenkeel_config::{GeneratedPart, ServicePort};
 
+use super::binding::Binding;
 use super::group_policies::GroupTuning;
-use super::objects::{ObjectName, Reference, SessionPersistence};
+use super::objects::ObjectName;
 use super::route_key::RouteKey;
 use super::shares::{self, ServiceShare};
 use super::text::{Lines, OwnedPart, Owner, Text, hash_of, quote, short_name};
-use super::values::read_duration;
 
 /// Group whose requests fail: the share of targets that cannot be used.
 pub(crate) const NOBODY: &str = "kubernetes.nobody";
@@ -52,67 +52,6 @@ impl Names {
     }
 }
 
-/// Binding of clients to members of a group by a cookie.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Binding {
-    /// Name of the cookie; a name of the balancer's, if there is none.
-    cookie: Option<String>,
-    /// Milliseconds for which browsers keep the cookie.
-    max_age: Option<u64>,
-}
-
-impl Binding {
-    /// Reads the binding of a rule.
-    ///
-    /// # Errors
-    ///
-    /// The reason why the binding is not supported.
-    pub(crate) fn read(of: &SessionPersistence) -> Result<Self, String> {
-        let kind = of.kind.as_deref().unwrap_or("Cookie");
-        if kind != "Cookie" {
-            return Err(format!(
-                "sessionPersistence of type {kind} is not supported; use Cookie"
-            ));
-        }
-        if of.idle_timeout.is_some() {
-            return Err(
-                "idleTimeout of sessionPersistence is not supported; use absoluteTimeout".into(),
-            );
-        }
-        let age = of
-            .absolute_timeout
-            .as_deref()
-            .map(read_duration)
-            .transpose()?;
-        let lifetime = of
-            .cookie_config
-            .lifetime_type
-            .as_deref()
-            .unwrap_or("Session");
-        if age.is_some() && lifetime != "Permanent" {
-            return Err(
-                "absoluteTimeout of sessionPersistence is not supported for cookies that end with the browser's session; \
-                 set lifetimeType of cookieConfig to Permanent, or leave absoluteTimeout out"
-                    .into(),
-            );
-        }
-        Ok(Binding {
-            cookie: of.session_name.clone().filter(|name| !name.is_empty()),
-            max_age: age.map(|age| age.max(1_000)),
-        })
-    }
-
-    /// Returns the binding to one of several targets of a rule: each target has a cookie of its own.
-    pub(super) fn of_several(&self, target: &Reference) -> Self {
-        let port = target.port.unwrap_or_default();
-        let name = |cookie: &String| format!("{cookie}-{}-{port}", target.name);
-        Binding {
-            cookie: self.cookie.as_ref().map(name),
-            ..self.clone()
-        }
-    }
-}
-
 /// Protocol of the members of a service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Protocol {
@@ -129,8 +68,9 @@ pub(crate) enum Members {
     Service(u16, Protocol),
     /// Endpoints of a port of a service for datagrams: the number of the port, and the name, if the port has one.
     Datagrams(u16, Option<String>),
-    /// Endpoints of a port of a service that speak TLS, with the line that says how.
-    Tls(u16, Protocol, String),
+    /// Endpoints of a port of a service that speak TLS, with the line that says how, and the secret of the certificate that
+    /// they see.
+    Tls(u16, Protocol, String, Option<ObjectName>),
     /// Engines of a pool: pods and ports, as members of a configuration name them.
     Pool(Vec<ServicePort>),
     /// Endpoints of a port of a service, with further lines of the group.
@@ -178,7 +118,7 @@ impl Group {
                 let port = name.as_deref().unwrap_or(&port);
                 text.line(&list(&[format!("{}:{port}", self.target)]));
             }
-            Members::Tls(port, protocol, line) => {
+            Members::Tls(port, protocol, line, _) => {
                 text.line(&list(&[format!("{}:{port}", self.target)]));
                 text.line(line);
                 if *protocol == Protocol::Http2 {
@@ -253,13 +193,7 @@ impl NamedGroup {
         text.line(&format!("[group.{}]", quote(&self.name)));
         group.write_members(&mut text);
         if let Some(binding) = &group.binding {
-            let cookie = binding
-                .cookie
-                .as_ref()
-                .map(|name| format!("cookie = {}", quote(name)));
-            let age = binding.max_age.map(|age| format!("max_age = \"{age}ms\""));
-            let keys: Vec<String> = cookie.into_iter().chain(age).collect();
-            text.line(&format!("sticky = {{ {} }}", keys.join(", ")));
+            text.line(&binding.write_line(&self.name));
         }
         text.into_string()
     }
@@ -471,10 +405,9 @@ impl Groups {
         of_requests.map(|(_, owner)| owner).chain(others)
     }
 
-    /// Returns the name of a group's cookie, if a route has set one.
-    pub(crate) fn cookie_of(&self, name: &str) -> Option<&str> {
-        let binding = self.find(name)?.binding.as_ref()?;
-        binding.cookie.as_deref()
+    /// Returns the name of the sessions of a group, if a route has set one.
+    pub(crate) fn session_of(&self, name: &str) -> Option<&str> {
+        self.find(name)?.binding.as_ref()?.name()
     }
 
     /// Returns the name of a group.
@@ -483,25 +416,26 @@ impl Groups {
             Members::Service(port, Protocol::Plain) => port.to_string(),
             Members::Service(port, Protocol::Http2) => format!("{port}.h2"),
             Members::Datagrams(port, _) => format!("{port}.udp"),
-            Members::Tls(port, Protocol::Plain, _) => format!("{port}.tls"),
-            Members::Tls(port, Protocol::Http2, _) => format!("{port}.tls.h2"),
+            Members::Tls(port, Protocol::Plain, ..) => format!("{port}.tls"),
+            Members::Tls(port, Protocol::Http2, ..) => format!("{port}.tls.h2"),
             Members::Pool(_) => "pool".into(),
             Members::Shares(shares, lines) => format!("shares.{:016x}", hash_of(&(shares, lines))),
             Members::Tuned(port, lines) => format!("{port}.{:016x}", hash_of(lines)),
         };
-        let binding = group.binding.as_ref().map(|of| {
-            format!(
-                "{}-{}",
-                of.cookie.as_deref().unwrap_or_default(),
-                of.max_age.unwrap_or_default()
-            )
-        });
+        let binding = group.binding.as_ref().map(Binding::label);
         let mut parts = vec![
             "kubernetes",
             &group.target.namespace,
             &group.target.name,
             &port,
         ];
+        let secret = match &group.members {
+            Members::Tls(.., secret) => secret.as_ref(),
+            _ => None,
+        };
+        if let Some(secret) = secret {
+            parts.extend(["client", &secret.namespace, &secret.name]);
+        }
         if let Some(binding) = &binding {
             parts.extend(["sticky", binding]);
         }
@@ -510,6 +444,7 @@ impl Groups {
         let has_dot = |name: &str| name.contains('.');
         let has_dots = has_dot(&group.target.namespace)
             || has_dot(&group.target.name)
+            || secret.is_some_and(|secret| has_dot(&secret.name))
             || binding.as_deref().is_some_and(has_dot)
             || scope.iter().any(|name| has_dot(name));
         if !scope.is_empty() {
@@ -551,8 +486,8 @@ impl Groups {
         let mut group = self.find(name)?.clone();
         let hash = hash_of(actions);
         // One cookie cannot bind clients to members of both groups.
-        if let Some(cookie) = group.binding.as_mut().and_then(|of| of.cookie.as_mut()) {
-            cookie.push_str(&format!("-{hash:016x}"));
+        if let Some(binding) = &mut group.binding {
+            binding.extend_name(&format!("{hash:016x}"));
         }
         group.actions = Some(hash);
         Some(self.add(group))

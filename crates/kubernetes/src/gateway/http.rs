@@ -8,7 +8,8 @@ use super::backends::{Binding, Groups, Referrer, read_duration};
 use super::expressions::check_regex;
 use super::filters::{FilterText, escape, write_changes};
 use super::grpc::BAD_METHOD;
-use super::objects::{HttpMatch, HttpRule, Kind, ValueMatch};
+use super::objects::{HttpMatch, HttpRule, Kind, Retry, ValueMatch};
+use super::route_policies::{list_route_lines, sets_route_key};
 use super::target_filters::{GroupActions, read_target_filters};
 use super::text::{quote, quote_table};
 
@@ -18,6 +19,12 @@ const DAY: u64 = 86_400_000;
 /// Longest time until an engine of a pool begins its answer, in milliseconds, if the route has no limit: without streams
 /// the answer begins when all tokens are there.
 const ENGINE_TIMEOUT: u64 = 600_000;
+
+/// Most retries of the configuration.
+const MOST_RETRIES: u32 = 10;
+
+/// Longest pause before a retry of the configuration, in milliseconds.
+const LONGEST_BACKOFF: u64 = 60_000;
 
 /// Kind of a condition on paths, in the order of precedence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -197,6 +204,7 @@ impl RuleText {
                 return Err(message.into());
             }
             text.actions.read_redirect_path()?;
+            text.add_policies(referrer, false);
             return text.check_prefix();
         }
         let edits = &text.actions.edits;
@@ -229,6 +237,7 @@ impl RuleText {
             text.actions
                 .lines
                 .push(format!("answer = {{ status = {status} }}"));
+            text.add_policies(referrer, false);
             return Ok(text);
         }
         let changes = changes.map(|changes| format!("request_fields = {changes}"));
@@ -246,39 +255,69 @@ impl RuleText {
             }
         });
         let has_engines = text.groups.iter().any(|name| groups.is_pool(name));
-        text.read_limits(rule, has_engines)?;
+        let has_timeout = sets_route_key(referrer.inherited, "response_timeout");
+        text.read_limits(rule, has_engines && !has_timeout)?;
+        text.add_policies(referrer, true);
         text.check_prefix()
     }
 
-    fn read_limits(&mut self, rule: &HttpRule, has_engines: bool) -> Result<(), String> {
-        let timeouts = rule.timeouts.clone().unwrap_or_default();
-        let mut shortest: Option<u64> = None;
-        let limits = [timeouts.request, timeouts.backend_request];
-        for limit in limits.into_iter().flatten() {
-            let millis = match read_duration(&limit)? {
-                0 => DAY,
-                millis => millis.min(DAY),
-            };
-            shortest = Some(shortest.map_or(millis, |known| known.min(millis)));
-        }
-        let shortest = shortest.or(has_engines.then_some(ENGINE_TIMEOUT));
-        let limit = shortest.map(|millis| format!("response_timeout = \"{millis}ms\""));
-        self.actions.lines.extend(limit);
-        let Some(retry) = &rule.retry else {
-            return Ok(());
+    /// Adds the keys that policies set, and the rule does not. `has_members` is false if the balancer answers the requests.
+    fn add_policies(&mut self, referrer: Referrer<'_>, has_members: bool) {
+        let is_set = |key: &str| {
+            let mut lines = self.actions.lines.iter();
+            lines.any(|line| line.split_once(" = ").is_some_and(|(own, _)| own == key))
         };
-        if retry.backoff.is_some() {
-            return Err("backoff of retries is not supported; remove it".into());
+        let lines = list_route_lines(referrer.inherited, has_members, is_set);
+        self.actions.lines.extend(lines);
+    }
+
+    /// Reads the time limits and the retries.
+    fn read_limits(&mut self, rule: &HttpRule, has_engines: bool) -> Result<(), String> {
+        let timeouts = rule.timeouts.as_ref();
+        let read = |limit: Option<&String>| {
+            let millis = limit.map(|limit| read_duration(limit)).transpose()?;
+            Ok::<_, String>(millis.map(|millis| millis.min(DAY)))
+        };
+        let request = read(timeouts.and_then(|of| of.request.as_ref()))?;
+        let attempt = read(timeouts.and_then(|of| of.backend_request.as_ref()))?;
+        // 0 is no limit. The time until the head of the response must not end before the others do.
+        let given = [request, attempt].into_iter().flatten();
+        let shortest = given.map(|millis| if millis == 0 { DAY } else { millis });
+        let shortest = shortest.min().or(has_engines.then_some(ENGINE_TIMEOUT));
+        let limits = [
+            ("response_timeout", shortest),
+            ("request_timeout", request.filter(|millis| *millis > 0)),
+            ("attempt_timeout", attempt.filter(|millis| *millis > 0)),
+        ];
+        for (key, limit) in limits {
+            let line = limit.map(|millis| format!("{key} = \"{millis}ms\""));
+            self.actions.lines.extend(line);
         }
-        let attempts = retry.attempts.map(|attempts| attempts.min(10));
-        let attempts = attempts.map(|attempts| format!("retries = {attempts}"));
-        self.actions.lines.extend(attempts);
+        match &rule.retry {
+            Some(retry) => self.read_retry(retry),
+            None => Ok(()),
+        }
+    }
+
+    /// Reads the retries that a rule asks for: as many as it says, also where the service has a single endpoint.
+    fn read_retry(&mut self, retry: &Retry) -> Result<(), String> {
+        let lines = &mut self.actions.lines;
+        lines.extend(["retry_same_member = true", "retry_budget = 1.0"].map(String::from));
+        if let Some(attempts) = retry.attempts {
+            lines.push(format!("retries = {}", attempts.min(MOST_RETRIES)));
+        }
         if !retry.codes.is_empty() {
             let codes: Vec<String> = retry.codes.iter().map(u16::to_string).collect();
-            let codes = codes.join(", ");
-            self.actions
-                .lines
-                .push(format!("retry_statuses = [{codes}]"));
+            lines.push(format!("retry_statuses = [{}]", codes.join(", ")));
+        }
+        if let Some(backoff) = &retry.backoff {
+            let millis = read_duration(backoff)?;
+            if millis > LONGEST_BACKOFF {
+                return Err(format!(
+                    "backoff {backoff} of retries is too long; write 60s or less"
+                ));
+            }
+            lines.push(format!("retry_backoff = \"{millis}ms\""));
         }
         Ok(())
     }

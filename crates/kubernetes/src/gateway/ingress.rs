@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`annotations`] | treatment of requests, as annotations of ingress-nginx say |
 //! | [`listeners`] | listeners of all Ingresses, with certificates |
+//! | [`passwords`] | users and hashes of their passwords in secrets |
 //! | [`paths`] | paths, and regular expressions that stand for a prefix |
 //! | [`values`] | values of annotations |
 
@@ -17,6 +18,7 @@ use super::settings::IngressSettings;
 
 pub(crate) mod annotations;
 pub(crate) mod listeners;
+pub(crate) mod passwords;
 pub(crate) mod paths;
 pub(crate) mod values;
 

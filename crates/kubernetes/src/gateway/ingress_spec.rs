@@ -2,10 +2,13 @@
 
 use serde::Deserialize;
 
-use super::values::{Items, or_default};
+use super::values::{Items, ORCA_ANNOTATION, or_default};
 
 /// Beginning of the names of annotations that say how an Ingress is served.
 pub(crate) const PREFIX: &str = "nginx.ingress.kubernetes.io/";
+
+/// Annotation with the name of a secret with passwords.
+pub(crate) const AUTH_SECRET: &str = "nginx.ingress.kubernetes.io/auth-secret";
 
 /// Annotation with the name of a class, from before Ingresses had a field for the name.
 pub(crate) const OLD_CLASS: &str = "kubernetes.io/ingress.class";
@@ -15,7 +18,7 @@ pub(crate) const DEFAULT_CLASS: &str = "ingressclass.kubernetes.io/is-default-cl
 
 /// True if the controller uses an annotation of this name.
 pub(crate) fn is_used_annotation(name: &str) -> bool {
-    name.starts_with(PREFIX) || name == OLD_CLASS || name == DEFAULT_CLASS
+    name.starts_with(PREFIX) || matches!(name, OLD_CLASS | DEFAULT_CLASS | ORCA_ANNOTATION)
 }
 
 /// Specification of a class of Ingresses.

@@ -16,7 +16,9 @@ impl Groups {
                 Members::Datagrams(port, name) => {
                     (name.clone().unwrap_or_else(|| port.to_string()), Vec::new())
                 }
-                Members::Tls(port, Protocol::Plain, line) => (port.to_string(), vec![line.clone()]),
+                Members::Tls(port, Protocol::Plain, line, _) => {
+                    (port.to_string(), vec![line.clone()])
+                }
                 _ => return None,
             };
             if *common.get_or_insert_with(|| lines.clone()) != lines {

@@ -7,28 +7,37 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 use tracing::{info, warn};
 
-use super::election::{Election, Lease, PAUSE, Step};
+use super::election::{Election, LONGEST_PAUSE, Lease, PAUSE, Step};
 use super::objects::ObjectName;
 use crate::api::{Api, status_of};
 use crate::list::Fault;
-use crate::watcher::refusal_of;
+use crate::watcher::{Pace, refusal_of};
 
-/// Time until which this balancer is the leader; `None` if another one is.
-pub(crate) type Term = watch::Receiver<Option<Instant>>;
+/// Leader as this balancer knows it.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Leader {
+    /// Time until which this balancer is the leader; `None` if another one is.
+    end: Option<Instant>,
+    /// Name of the process that holds the lease.
+    pub(crate) holder: Option<String>,
+}
+
+/// Leader, which may change.
+pub(crate) type Term = watch::Receiver<Leader>;
 
 /// Candidate for the lease.
 pub(crate) struct Candidate {
     api: Arc<Api>,
     lease: ObjectName,
     election: Election,
-    term: watch::Sender<Option<Instant>>,
+    term: watch::Sender<Leader>,
     /// Failure that was told last.
     told: Option<String>,
 }
 
-/// Returns true if a term has not ended.
-pub(crate) fn is_leading(term: &Option<Instant>) -> bool {
-    term.is_some_and(|end| Instant::now() < end)
+/// Returns true if this balancer is the leader.
+pub(crate) fn is_leading(leader: &Leader) -> bool {
+    leader.end.is_some_and(|end| Instant::now() < end)
 }
 
 impl Candidate {
@@ -36,7 +45,7 @@ impl Candidate {
     pub(crate) fn new(api: Arc<Api>, lease: ObjectName, node: &str) -> (Self, Term) {
         // The process before, and balancers with the same name, are others.
         let identity = format!("{node}_{:016x}", fastrand::u64(..));
-        let (term, receiver) = watch::channel(None);
+        let (term, receiver) = watch::channel(Leader::default());
         let candidate = Candidate {
             api,
             election: Election::new(lease.clone(), identity),
@@ -49,11 +58,13 @@ impl Candidate {
 
     /// Takes and renews the lease for as long as somebody wants to know who leads.
     pub(crate) async fn run(mut self) {
+        let mut pace = Pace::between(2 * PAUSE, LONGEST_PAUSE);
         while !self.term.is_closed() {
             let was_leading = is_leading(&self.term.borrow());
-            match self.ask().await {
+            let pause = match self.ask().await {
                 Ok(end) => {
                     self.told = None;
+                    pace.note_success();
                     let is_leading = end.is_some();
                     if is_leading != was_leading {
                         let lease = &self.lease;
@@ -66,7 +77,13 @@ impl Candidate {
                             ),
                         }
                     }
-                    self.term.send_replace(end);
+                    let holder = match is_leading {
+                        true => Some(self.election.identity()),
+                        false => self.election.find_holder(),
+                    };
+                    let holder = holder.map(str::to_owned);
+                    self.term.send_replace(Leader { end, holder });
+                    PAUSE + Duration::from_millis(fastrand::u64(..500))
                 }
                 // The term goes on until its end: the next question may be answered.
                 Err(fault) => {
@@ -77,9 +94,10 @@ impl Candidate {
                         );
                         self.told = Some(fault.message);
                     }
+                    pace.pause_after_failure(fault.retry_after, fastrand::f32())
                 }
-            }
-            sleep(PAUSE + Duration::from_millis(fastrand::u64(..500))).await;
+            };
+            sleep(pause).await;
         }
     }
 

@@ -75,16 +75,7 @@ pub(crate) fn refuse_set(
 ) -> Option<Refusal> {
     let namespaces = &gateway.spec.allowed_listeners.namespaces;
     let own = &set.metadata.namespace;
-    let is_allowed = match namespaces.from.as_deref().unwrap_or("None") {
-        "All" => true,
-        "Same" => *own == gateway.metadata.namespace,
-        "Selector" => {
-            let of = objects.namespaces.get(&ObjectName::new("", own));
-            let selector = namespaces.selector.as_ref();
-            { selector.zip(of) }.is_some_and(|(selector, of)| selector.selects(&of.metadata.labels))
-        }
-        _ => false,
-    };
+    let is_allowed = namespaces.choose("None", &gateway.metadata.namespace, own, objects);
     (!is_allowed).then(|| {
         let message = format!(
             "gateway {} allows no listeners of namespace {own}; change allowedListeners of the gateway",

@@ -3,21 +3,15 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::path::PathBuf;
-use std::sync::Arc;
 
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 
+use super::certificates::{Files, load_certificate};
 use super::conditions::{Condition, Refusal, list_conditions};
+use super::gateway_tls::{ClientValidation, FoundValidation, GatewayTls, are_alike};
 use super::grants::is_granted;
-use super::objects::{
-    GROUP, Gateway, Kind, Listener, ListenerSet, Metadata, ObjectName, Objects, Reference,
-};
+use super::objects::{GROUP, Gateway, Kind, Listener, ListenerSet, Metadata, Objects, Reference};
 use super::text::{Owner, is_host};
-
-/// Folder of the contents of secrets. There is no such folder on disk: the contents stay in memory.
-pub(crate) const SECRETS: &str = "/proc/evenkeel/kubernetes";
 
 /// Protocol of clients at a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -109,14 +103,13 @@ pub(crate) struct ListenerState<'o> {
     lacks_certificates: bool,
     /// Certificates and keys.
     pub(crate) certificates: Vec<(PathBuf, PathBuf)>,
+    /// Verification of clients' certificates.
+    pub(crate) validation: Option<ClientValidation>,
     /// Number of routes that are attached.
     pub(crate) attached: usize,
     /// Reason why the listener is not in effect although nothing is wrong with it.
     pub(crate) not_in_effect: Option<String>,
 }
-
-/// Contents of secrets by the paths under which the configuration names them.
-pub(crate) type Files = BTreeMap<PathBuf, Arc<[u8]>>;
 
 impl<'o> ListenerState<'o> {
     /// Looks at a listener of a gateway by itself.
@@ -126,12 +119,14 @@ impl<'o> ListenerState<'o> {
         objects: &Objects,
         files: &mut Files,
     ) -> Self {
-        Self::with_set(gateway, None, listener, objects, files)
+        Self::with_set(gateway, None, None, listener, objects, files)
     }
 
-    /// Looks at a listener by itself. `set` is the set that the listener is part of.
+    /// Looks at a listener by itself. `tls` has the settings of its gateway, and `set` is the set that the listener is part
+    /// of.
     pub(crate) fn with_set(
         gateway: &'o Gateway,
+        tls: Option<&GatewayTls>,
         set: Option<(Kind, &'o ListenerSet)>,
         listener: &'o Listener,
         objects: &Objects,
@@ -148,6 +143,7 @@ impl<'o> ListenerState<'o> {
             references: None,
             lacks_certificates: false,
             certificates: Vec::new(),
+            validation: None,
             attached: 0,
             not_in_effect: None,
         };
@@ -155,8 +151,24 @@ impl<'o> ListenerState<'o> {
         state.find_kinds();
         if state.class.is_some_and(Class::ends_tls) {
             state.find_certificates(objects, files);
+            if let Some(found) = tls.and_then(|tls| tls.find_validation(listener.port)) {
+                state.verify_clients(found);
+            }
         }
         state
+    }
+
+    /// Has the listener verify certificates of clients. A listener that cannot do that serves nobody.
+    fn verify_clients(&mut self, found: &FoundValidation) {
+        if let Some(refusal) = &found.references {
+            self.references = Some(refusal.clone());
+        }
+        match &found.validation {
+            Ok(validation) => self.validation = Some(validation.clone()),
+            Err(refusal) => {
+                self.refusal.get_or_insert_with(|| refusal.clone());
+            }
+        }
     }
 
     /// Returns the metadata of the object that the listener is written in: the set, or else the gateway.
@@ -228,7 +240,7 @@ impl<'o> ListenerState<'o> {
         }
         // A listener that did not verify clients although it is told to would let everybody in.
         if tls.is_some_and(|tls| tls.frontend_validation.is_some()) {
-            let message = "frontendValidation is not supported; remove it, or verify clients in the application";
+            let message = "frontendValidation of a listener is not supported; use spec.tls.frontend of the gateway";
             self.refusal = Some(("UnsupportedValue", message.into()));
         }
     }
@@ -314,18 +326,7 @@ impl<'o> ListenerState<'o> {
             return false;
         }
         let allowed = &self.listener.allowed_routes.namespaces;
-        match allowed.from.as_deref().unwrap_or("Same") {
-            "All" => true,
-            "Same" => gateway == namespace,
-            "Selector" => {
-                let of = objects.namespaces.get(&ObjectName::new("", namespace));
-                let selector = allowed.selector.as_ref();
-                selector
-                    .zip(of)
-                    .is_some_and(|(selector, of)| selector.selects(&of.metadata.labels))
-            }
-            _ => false,
-        }
+        allowed.choose("Same", gateway, namespace, objects)
     }
 
     /// True if routes may attach: a listener without certificates takes routes, too.
@@ -341,6 +342,11 @@ impl<'o> ListenerState<'o> {
     /// True if the listener is valid.
     pub(crate) fn is_valid(&self) -> bool {
         self.serves() && self.not_in_effect.is_none()
+    }
+
+    /// True if all references of the listener can be used.
+    pub(crate) fn is_resolved(&self) -> bool {
+        self.references.is_none()
     }
 
     /// Writes the status of the listener.
@@ -395,45 +401,6 @@ impl<'o> ListenerState<'o> {
     }
 }
 
-/// Reads the certificate and the key of a secret. Returns the paths under which the configuration names them.
-///
-/// # Errors
-///
-/// The reason why the secret cannot be used.
-pub(crate) fn load_certificate(
-    name: &ObjectName,
-    objects: &Objects,
-    files: &mut Files,
-) -> Result<(PathBuf, PathBuf), Refusal> {
-    let invalid = |message| ("InvalidCertificateRef", message);
-    let missing = || {
-        invalid(format!(
-            "there is no Secret {name} of type kubernetes.io/tls; create it"
-        ))
-    };
-    let secret = objects.secrets.get(name).ok_or_else(missing)?;
-    let content = |key: &str| {
-        let encoded = secret.data.get(key).ok_or_else(|| {
-            invalid(format!(
-                "Secret {name} has no {key}; a Secret of type kubernetes.io/tls needs one"
-            ))
-        })?;
-        let decoded = STANDARD.decode(encoded.trim());
-        decoded.map_err(|error| invalid(format!("{key} of Secret {name} is not base64: {error}")))
-    };
-    let (certificate, key) = (content("tls.crt")?, content("tls.key")?);
-    if let Err(error) = evenkeel_tls::certificate::check_pair(&certificate, &key) {
-        let message = format!("Secret {name} cannot be used: {error}; renew the certificate");
-        return Err(invalid(message));
-    }
-    let version = &secret.metadata.resource_version;
-    let path = |what: &str| PathBuf::from(format!("{SECRETS}/{name}/{version}/{what}"));
-    let pair = (path("tls.crt"), path("tls.key"));
-    files.insert(pair.0.clone(), certificate.into());
-    files.insert(pair.1.clone(), key.into());
-    Ok(pair)
-}
-
 /// Puts listeners at their addresses and ports, and finds conflicts: the first of several listeners that exclude each
 /// other is used. `address_of` has the addresses of a gateway.
 pub(crate) fn place_listeners(
@@ -442,8 +409,18 @@ pub(crate) fn place_listeners(
 ) -> Vec<Frontend> {
     let mut frontends: Vec<Frontend> = Vec::new();
     let mut by_port: BTreeMap<(Vec<IpAddr>, u16, bool), usize> = BTreeMap::new();
+    // Verification of clients' certificates, by the numbers of the frontends.
+    let mut validations: BTreeMap<usize, Option<ClientValidation>> = BTreeMap::new();
     // Ports that have a listener for all connections.
     let mut without_names = BTreeSet::new();
+    // Ingresses verify nobody, and come last: a gateway must not close the port of theirs.
+    let mut of_ingresses = BTreeSet::new();
+    for listener in listeners.iter().filter(|of| of.is_of_ingress()) {
+        let addresses = address_of(listener.gateway).filter(|_| listener.refusal.is_none());
+        if listener.class.is_some_and(Class::ends_tls) {
+            of_ingresses.extend(addresses.map(|at| (at, listener.listener.port)));
+        }
+    }
     for (number, listener) in listeners.iter_mut().enumerate() {
         let (Some(class), Some(addresses)) = (listener.class, address_of(listener.gateway)) else {
             continue;
@@ -457,6 +434,9 @@ pub(crate) fn place_listeners(
         let next = frontends.len();
         let index = *by_port.entry(at).or_insert(next);
         if index == next {
+            if of_ingresses.contains(&(addresses.clone(), port)) {
+                validations.insert(index, None);
+            }
             frontends.push(Frontend {
                 addresses,
                 port,
@@ -483,6 +463,18 @@ pub(crate) fn place_listeners(
                 "port {port} has a listener of the same hostname; choose another hostname or port"
             );
             listener.conflict = Some(("HostnameConflict", message));
+        } else if class.ends_tls()
+            && !are_alike(
+                { validations.entry(index) }.or_insert_with(|| listener.validation.clone()),
+                &listener.validation,
+            )
+        {
+            // The handshake comes before the choice of a listener.
+            let message = format!(
+                "port {port} has a listener of another gateway that verifies certificates of clients in another way; \
+                 choose another port, or set pool in [kubernetes.gateway]"
+            );
+            listener.refusal = Some(("PortUnavailable", message));
         } else {
             if class.is_stream() && host.is_none() {
                 without_names.insert(index);

@@ -12,7 +12,7 @@ use super::objects::{Kind, ObjectName};
 use super::status_list::{StatusList, address_of, compare_lists};
 
 /// Report about a status: its reason, and the explanation.
-type Report = (&'static str, String);
+pub(super) type Report = (&'static str, String);
 
 /// Reports of the statuses of all objects. Statuses that stay are read once.
 #[derive(Debug, Default)]
@@ -43,6 +43,10 @@ fn is_told(kind: Kind) -> bool {
 /// Returns the reason of the event about a condition; `None` if all is well.
 fn find_reason(condition: &Value) -> Option<&'static str> {
     let text = |key: &str| condition.get(key).and_then(Value::as_str);
+    // The listeners say it themselves.
+    if text("reason") == Some("ListenersNotResolved") {
+        return None;
+    }
     match (text("type")?, text("status")?) {
         ("Accepted", "False") => Some("NotAccepted"),
         ("ResolvedRefs", "False") => Some("RefsNotResolved"),
@@ -79,7 +83,7 @@ fn read_conditions(of: &Value, about: &str, reports: &mut BTreeSet<Report>) {
 }
 
 /// Returns the reports of a status.
-fn read_status(status: &Value) -> BTreeSet<Report> {
+pub(super) fn read_status(status: &Value) -> BTreeSet<Report> {
     let mut reports = BTreeSet::new();
     read_conditions(status, "", &mut reports);
     for (key, has_name) in [

@@ -13,9 +13,10 @@ pub use super::gateway_spec::{
     AllowedListeners, AllowedRoutes, GatewayAddress, GatewaySpec, Infrastructure, Listener,
     ListenerSetSpec, ListenerTls, Requirement, RouteKind, RouteNamespaces, Selector,
 };
-pub use super::group_policy_spec::{EvenkeelPolicySpec, PolicyLine};
+pub use super::group_policy_spec::EvenkeelPolicySpec;
 use super::grpc;
 pub use super::ingress_spec::{IngressClassSpec, IngressPath, IngressSpec, IngressTls, Target};
+pub use super::policy_keys::PolicyLine;
 pub use super::policy_spec::{AlternativeName, PolicySpec, PolicyTarget, Validation};
 pub use super::routes::{
     BackendRef, CookieConfig, Cors, Filter, Fraction, Header, HeaderModifier, HttpMatch, HttpRule,
@@ -63,6 +64,8 @@ pub enum Kind {
     Service,
     /// Secret with a certificate.
     Secret,
+    /// Secret with passwords.
+    OpaqueSecret,
     /// Pool of engines of language models, a target of HTTPRoutes.
     InferencePool,
     /// Rules for requests by host and path.
@@ -73,7 +76,7 @@ pub enum Kind {
 
 impl Kind {
     /// All kinds.
-    pub const ALL: [Kind; 19] = [
+    pub const ALL: [Kind; 20] = [
         Kind::GatewayClass,
         Kind::Gateway,
         Kind::ListenerSet,
@@ -90,12 +93,14 @@ impl Kind {
         Kind::Namespace,
         Kind::Service,
         Kind::Secret,
+        Kind::OpaqueSecret,
         Kind::InferencePool,
         Kind::Ingress,
         Kind::IngressClass,
     ];
 
-    /// Returns the name of the kind in the API.
+    /// Returns the name of the kind in the API. Secrets with passwords have a name of their own, as they are followed by
+    /// themselves.
     pub fn name(self) -> &'static str {
         match self {
             Kind::GatewayClass => "GatewayClass",
@@ -114,6 +119,7 @@ impl Kind {
             Kind::Namespace => "Namespace",
             Kind::Service => "Service",
             Kind::Secret => "Secret",
+            Kind::OpaqueSecret => "OpaqueSecret",
             Kind::InferencePool => "InferencePool",
             Kind::Ingress => "Ingress",
             Kind::IngressClass => "IngressClass",
@@ -138,7 +144,7 @@ impl Kind {
             Kind::ReferenceGrant => "referencegrants",
             Kind::Namespace => "namespaces",
             Kind::Service => "services",
-            Kind::Secret => "secrets",
+            Kind::Secret | Kind::OpaqueSecret => "secrets",
             Kind::InferencePool => "inferencepools",
             Kind::Ingress => "ingresses",
             Kind::IngressClass => "ingressclasses",
@@ -160,7 +166,8 @@ impl Kind {
     /// Returns the group of the kind in the API; empty for kinds that every cluster has.
     pub fn api_group(self) -> &'static str {
         match self {
-            Kind::Namespace | Kind::Service | Kind::Secret | Kind::ConfigMap => "",
+            Kind::Namespace | Kind::Service | Kind::ConfigMap => "",
+            Kind::Secret | Kind::OpaqueSecret => "",
             Kind::InferencePool => INFERENCE_GROUP,
             Kind::XListenerSet => EXPERIMENTAL_GROUP,
             Kind::EvenkeelPolicy => OWN_GROUP,
@@ -176,7 +183,10 @@ impl Kind {
 
     /// True for the kinds that are followed only if the settings say so.
     pub fn is_of_ingress(self) -> bool {
-        matches!(self, Kind::Ingress | Kind::IngressClass)
+        matches!(
+            self,
+            Kind::Ingress | Kind::IngressClass | Kind::OpaqueSecret
+        )
     }
 
     /// True for kinds of which no object is needed if Ingresses are served: those of the Gateway API.
@@ -201,17 +211,22 @@ impl Kind {
 
     /// True for kinds that are followed only while an object of another kind refers to them.
     pub(crate) fn is_on_demand(self) -> bool {
-        self == Kind::ConfigMap
+        matches!(self, Kind::ConfigMap | Kind::OpaqueSecret)
     }
 
     /// True for kinds to whose objects the controller writes statuses.
     pub(crate) fn has_status(self) -> bool {
-        use Kind::{ConfigMap, IngressClass, Namespace, ReferenceGrant, Secret, Service};
+        use Kind::{ConfigMap, IngressClass, Namespace, ReferenceGrant, Service};
         let without = matches!(
             self,
-            ConfigMap | ReferenceGrant | Namespace | Service | Secret | IngressClass
+            ConfigMap | ReferenceGrant | Namespace | Service | IngressClass
         );
-        !without
+        !without && !self.is_secret()
+    }
+
+    /// True for secrets, of which the versions count.
+    fn is_secret(self) -> bool {
+        matches!(self, Kind::Secret | Kind::OpaqueSecret)
     }
 
     /// True for routes of requests of HTTP, and of calls, which are such requests.
@@ -244,7 +259,11 @@ impl Kind {
 
     /// Returns a selector of fields, so that the server sends only objects that may be used.
     pub fn field_selector(self) -> Option<&'static str> {
-        (self == Kind::Secret).then_some("type%3Dkubernetes.io%2Ftls")
+        match self {
+            Kind::Secret => Some("type%3Dkubernetes.io%2Ftls"),
+            Kind::OpaqueSecret => Some("type%3DOpaque"),
+            _ => None,
+        }
     }
 }
 
@@ -493,6 +512,8 @@ pub struct Objects {
     pub services: ByName<Service>,
     /// Secrets of the cluster.
     pub secrets: ByName<Secret>,
+    /// Secrets of the cluster with passwords: other contents are left out.
+    pub opaque_secrets: ByName<Secret>,
     /// InferencePools of the cluster.
     pub pools: ByName<InferencePool>,
     /// Ingresses of the cluster.
@@ -521,11 +542,26 @@ macro_rules! with_field {
             Kind::Namespace => $call!(namespaces),
             Kind::Service => $call!(services),
             Kind::Secret => $call!(secrets),
+            Kind::OpaqueSecret => $call!(opaque_secrets),
             Kind::InferencePool => $call!(pools),
             Kind::Ingress => $call!(ingresses),
             Kind::IngressClass => $call!(ingress_classes),
         }
     };
+}
+
+/// Name of a secret's content with users and hashes of their passwords.
+pub(crate) const USERS: &str = "auth";
+
+/// Takes all contents out of a secret that nobody needs: only users, and hashes, which begin with `$`, stay.
+fn leave_passwords(data: Option<&mut Value>) {
+    let data = data.and_then(Value::as_object_mut).into_iter().flatten();
+    for (_, value) in data.filter(|(name, _)| *name != USERS) {
+        // Of a `$` all bits but two are in the first character of base64.
+        if !value.as_str().is_some_and(|text| text.starts_with('J')) {
+            *value = "".into();
+        }
+    }
 }
 
 /// Takes out of an object what the translation does not read.
@@ -541,6 +577,9 @@ fn keep_meaning(kind: Kind, object: &mut Value) {
             data.retain(|name, _| name == "ca.crt");
         }
     }
+    if kind == Kind::OpaqueSecret {
+        leave_passwords(fields.get_mut("data"));
+    }
     let used = match kind {
         // A gateway keeps the address that it has.
         Kind::Gateway => Some("addresses"),
@@ -554,7 +593,7 @@ fn keep_meaning(kind: Kind, object: &mut Value) {
     let metadata = fields.get_mut("metadata").and_then(Value::as_object_mut);
     if let Some(metadata) = metadata {
         // The version of a secret is part of the path of its contents.
-        if kind != Kind::Secret {
+        if !kind.is_secret() {
             metadata.remove("resourceVersion");
         }
         // Listeners select namespaces by their labels.
@@ -644,6 +683,12 @@ impl Objects {
         with_field!(kind, count)
     }
 
+    /// True if an object may refer to ConfigMaps.
+    pub(crate) fn need_config_maps(&self) -> bool {
+        let mut gateways = self.gateways.values();
+        !self.tls_policies.is_empty() || gateways.any(|of| of.spec.names_authorities())
+    }
+
     /// Brings an object up to date: it becomes that of `from`, or is removed.
     pub(crate) fn copy(&mut self, kind: Kind, name: &ObjectName, from: &Objects) {
         macro_rules! copy {
@@ -685,7 +730,7 @@ mod tests {
                 !with("/status/conditions", json!([{ "type": "Accepted" }])),
                 "{kind:?}"
             );
-            let is_secret = kind == Kind::Secret;
+            let is_secret = kind.is_secret();
             assert_eq!(
                 with("/metadata/resourceVersion", json!("2")),
                 is_secret,
@@ -708,5 +753,22 @@ mod tests {
             assert_eq!(with(path, json!("10.0.0.3")), is_service, "{kind:?}");
             assert!(with("/metadata/generation", json!(4)), "{kind:?}");
         }
+    }
+
+    #[test]
+    fn no_contents_are_kept_but_passwords() {
+        let mut objects = Objects::default();
+        let data = json!({ "auth": "YTpi", "anna": "JDJ5JGE=", "token": "c2VjcmV0", "number": 7 });
+        let secret = json!({ "metadata": { "namespace": "shop", "name": "a" }, "data": data });
+        objects.put(Kind::OpaqueSecret, secret).unwrap();
+        let kept = &objects.opaque_secrets[&ObjectName::new("shop", "a")].data;
+        let kept: Vec<(&str, &str)> = kept.iter().map(|(k, v)| (&**k, &**v)).collect();
+        let wanted = [
+            ("anna", "JDJ5JGE="),
+            ("auth", "YTpi"),
+            ("number", ""),
+            ("token", ""),
+        ];
+        assert_eq!(kept, wanted);
     }
 }

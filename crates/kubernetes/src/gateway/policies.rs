@@ -1,20 +1,19 @@
 //! BackendTLSPolicies: TLS to members, with the name and the authorities of the members' certificates.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::PathBuf;
 
-use evenkeel_tls::client::{Client, ClientPem};
+use evenkeel_config::is_uri;
 use serde_json::{Value, json};
 
+use super::certificates::{Files, add_authorities, check_authorities, read_authorities};
 use super::conditions::{Condition, Refusal, list_by_gateway, list_conditions};
 use super::grants::is_granted;
 use super::group_policies::GroupPolicies;
-use super::listeners::{Files, SECRETS};
 use super::objects::{
-    GROUP, Kind, Metadata, ObjectName, Objects, PolicyTarget, Reference, ServicePort, TlsPolicy,
-    Validation,
+    AlternativeName, GROUP, Kind, Metadata, ObjectName, Objects, PolicyTarget, Reference,
+    ServicePort, TlsPolicy, Validation,
 };
-use super::text::{Owner, hash_of, is_exact_host, quote, quote_list};
+use super::text::{Owner, is_exact_host, quote, quote_list};
 
 /// Most ancestors in the status of a policy; the API has the same bound.
 const MAX_ANCESTORS: usize = 16;
@@ -24,8 +23,8 @@ const MAX_ANCESTORS: usize = 16;
 struct MemberTls {
     /// Name of the policy.
     policy: ObjectName,
-    /// Line of the group; `None` if requests fail, because no certificate can be verified.
-    line: Option<String>,
+    /// Keys of `member_tls`; `None` if requests fail, because no certificate can be verified.
+    keys: Option<String>,
 }
 
 /// Reasons why a policy is not used, or is used in part.
@@ -50,12 +49,12 @@ pub(crate) struct Policies {
     pub(crate) groups: GroupPolicies,
 }
 
-/// Reads the certificates of authorities in a ConfigMap.
+/// Reads the certificates of authorities to which a policy in `namespace` refers.
 ///
 /// # Errors
 ///
 /// The reason why the certificates cannot be used.
-fn read_authorities<'o>(
+fn find_authorities<'o>(
     reference: &Reference,
     namespace: &str,
     objects: &'o Objects,
@@ -67,33 +66,8 @@ fn read_authorities<'o>(
             format!("certificates of authorities cannot be a {group}/{kind}; name a ConfigMap");
         return Err(("InvalidKind", message));
     }
-    let invalid = |message| Err(("InvalidCACertificateRef", message));
     let name = ObjectName::new(namespace, &reference.name);
-    let Some(map) = objects.config_maps.get(&name) else {
-        return invalid(format!("there is no ConfigMap {name}; create it"));
-    };
-    let Some(text) = map.data.get("ca.crt") else {
-        return invalid(format!(
-            "ConfigMap {name} has no ca.crt; write the certificates of authorities there (PEM)"
-        ));
-    };
-    match check_authorities(Some(text.as_bytes())) {
-        Ok(()) => Ok(text),
-        Err(error) => invalid(format!(
-            "ca.crt of ConfigMap {name} cannot be used: {error}; write certificates of authorities there (PEM)"
-        )),
-    }
-}
-
-/// Checks that certificates of authorities can be used; without a text those that the system trusts.
-fn check_authorities(text: Option<&[u8]>) -> Result<(), String> {
-    let pem = ClientPem {
-        authorities: text,
-        certificate: None,
-        server_name: None,
-        verify: true,
-    };
-    Client::from_pem(&pem).map(drop)
+    read_authorities(&name, objects).map_err(|message| ("InvalidCACertificateRef", message))
 }
 
 /// Returns the reason why the names of a policy cannot be used.
@@ -103,19 +77,20 @@ fn refuse_names(validation: &Validation) -> Option<String> {
         return Some(format!("hostname {wrong:?} is no host name; change it"));
     }
     validation.subject_alt_names.iter().find_map(|name| {
-        if name.kind != "Hostname" {
-            let kind = &name.kind;
-            return Some(format!(
-                "subjectAltNames of type {kind} are not supported; use Hostname"
-            ));
-        }
-        let wrong = &name.hostname;
-        (!is_exact_host(wrong))
-            .then(|| format!("subjectAltName {wrong:?} is no host name; change it"))
+        let (wrong, is_good, what) = match name.kind.as_str() {
+            "Hostname" => (&name.hostname, is_exact_host(&name.hostname), "host name"),
+            "URI" => (&name.uri, is_uri(&name.uri), "URI with a scheme"),
+            kind => {
+                return Some(format!(
+                    "subjectAltNames of type {kind} are not supported; use Hostname or URI"
+                ));
+            }
+        };
+        (!is_good).then(|| format!("subjectAltName {wrong:?} is no {what}; change it"))
     })
 }
 
-/// Returns the line of a group whose members speak TLS as a policy demands. `references` gets the reason why some
+/// Returns the keys of `member_tls` of a group whose members speak TLS as a policy demands. `references` gets the reason why some
 /// certificates of authorities cannot be used.
 ///
 /// # Errors
@@ -141,7 +116,7 @@ fn write_member_tls(
         (None, false) => {
             let mut all = String::new();
             for reference in refs.iter() {
-                match read_authorities(reference, &policy.metadata.namespace, objects) {
+                match find_authorities(reference, &policy.metadata.namespace, objects) {
                     Ok(text) => {
                         all.push_str(text);
                         all.push('\n');
@@ -154,13 +129,8 @@ fn write_member_tls(
                 return Err(("NoValidCACertificate", message.into()));
             }
             let name = policy.metadata.object_name();
-            // Other contents have another path, so that they are read.
-            let path = PathBuf::from(format!(
-                "{SECRETS}/backendtlspolicies/{name}/{:016x}/ca.crt",
-                hash_of(&all)
-            ));
+            let path = add_authorities("backendtlspolicies", &name, all.into_bytes().into(), files);
             keys.push(format!("ca_file = {}", quote(&path.display().to_string())));
-            files.insert(path, all.into_bytes().into());
         }
         (Some("System"), false) | (None, true) => {
             let message =
@@ -175,11 +145,11 @@ fn write_member_tls(
     }
     keys.push(format!("server_name = {}", quote(&validation.hostname)));
     let names = validation.subject_alt_names.iter();
-    let names: Vec<&str> = names.map(|name| name.hostname.as_str()).collect();
+    let names: Vec<&str> = names.map(AlternativeName::text).collect();
     if !names.is_empty() {
         keys.push(format!("certificate_names = {}", quote_list(names)));
     }
-    Ok(format!("member_tls = {{ {} }}", keys.join(", ")))
+    Ok(keys.join(", "))
 }
 
 /// Age of a policy, the oldest first.
@@ -259,9 +229,9 @@ impl Policies {
             self.findings.insert(name, findings);
             return;
         }
-        let line = write_member_tls(policy, objects, files, &mut findings.references);
-        let line = match line {
-            Ok(line) => Some(line),
+        let keys = write_member_tls(policy, objects, files, &mut findings.references);
+        let keys = match keys {
+            Ok(keys) => Some(keys),
             Err(refusal) => {
                 findings.refusal = Some(refusal);
                 None
@@ -270,19 +240,19 @@ impl Policies {
         for target in free {
             let tls = MemberTls {
                 policy: name.clone(),
-                line: line.clone(),
+                keys: keys.clone(),
             };
             self.targets.insert(target, tls);
         }
         self.findings.insert(name, findings);
     }
 
-    /// Returns the line about TLS for the group of a service's port; `None` if no policy is about the port.
+    /// Returns the keys of `member_tls` for the group of a service's port; `None` if no policy is about the port.
     ///
     /// # Errors
     ///
     /// Certificates of members cannot be verified, so nobody may be sent to them.
-    pub(crate) fn find_line(
+    pub(crate) fn find_keys(
         &self,
         service: &ObjectName,
         port: &ServicePort,
@@ -292,7 +262,7 @@ impl Policies {
         }
         let of_port = self.targets.get(&(service.clone(), port.name.clone()));
         let tls = of_port.or_else(|| self.targets.get(&(service.clone(), None)))?;
-        Some(tls.line.as_deref().ok_or_else(|| {
+        Some(tls.keys.as_deref().ok_or_else(|| {
             format!(
                 "BackendTLSPolicy {} of Service {service} cannot be used: see its conditions",
                 tls.policy

@@ -50,6 +50,18 @@ pub struct AlternativeName {
     /// `Hostname`, or `URI`.
     #[serde(rename = "type")]
     pub kind: String,
-    /// Host name.
+    /// Host name, for the type `Hostname`.
     pub hostname: String,
+    /// URI, for the type `URI`.
+    pub uri: String,
+}
+
+impl AlternativeName {
+    /// Returns the name, of whichever type.
+    pub fn text(&self) -> &str {
+        match self.kind.as_str() {
+            "URI" => &self.uri,
+            _ => &self.hostname,
+        }
+    }
 }

@@ -231,7 +231,7 @@ pub struct Retry {
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct SessionPersistence {
-    /// Name of the cookie.
+    /// Name of the cookie or field.
     pub session_name: Option<String>,
     /// Time after which a client is bound anew.
     pub absolute_timeout: Option<String>,

@@ -1,4 +1,4 @@
-//! EvenkeelPolicies: keys of rules for connections and datagrams, by route and gateway.
+//! EvenkeelPolicies: keys of rules, by route and gateway.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -6,9 +6,9 @@ use std::sync::Arc;
 use evenkeel_config::Problem;
 
 use super::group_policies::{GroupPolicies, Layer};
-use super::group_policy_spec::PolicyLine;
 use super::listeners::Class;
 use super::objects::{Kind, ObjectName};
+use super::policy_keys::PolicyLine;
 use super::text::Owner;
 
 /// Key of a rule, and the owner of its line: the policy of a route as a whole, or the policy of a gateway in this rule only.
@@ -21,12 +21,54 @@ pub(crate) struct RuleKeys {
     pub(crate) lines: Vec<RuleLine>,
 }
 
-/// Rule for connections or datagrams whose keys are looked for.
+/// Rule whose keys are looked for.
 pub(crate) struct RulePlace<'r> {
     pub(crate) name: &'r str,
     pub(crate) class: Class,
+    /// Oldest gateway with a listener at the port. Policies of gateways in other namespaces do not hold for the port.
+    pub(crate) oldest: ObjectName,
     /// Owners that are left out.
     pub(crate) refused: &'r BTreeMap<Owner, String>,
+}
+
+/// Keys of a rule by policies, and policies that are left out.
+#[derive(Default)]
+pub(crate) struct FoundRuleLines {
+    pub(crate) lines: Vec<RuleLine>,
+    /// Policies whose keys the rule cannot have, with the reasons.
+    pub(crate) refusals: Vec<(Owner, String)>,
+}
+
+impl RulePlace<'_> {
+    fn is_of_requests(&self) -> bool {
+        matches!(self.class, Class::Http | Class::Https)
+    }
+
+    /// True if rules of the class have a key: of a gateway's keys each rule has those that fit its protocol.
+    fn has_key(&self, key: &str) -> bool {
+        match key {
+            "limits" | "max_connections" => true,
+            "request_limits" => self.is_of_requests(),
+            key if key.starts_with("http.") => self.is_of_requests(),
+            "udp" => self.class == Class::Udp,
+            _ => matches!(self.class, Class::Tcp | Class::Udp),
+        }
+    }
+
+    /// Returns the reason why a policy of a namespace does not hold for the whole port.
+    fn refuse_namespace(&self, namespace: &str) -> Option<String> {
+        let oldest = &self.oldest;
+        (oldest.namespace != namespace).then(|| {
+            format!(
+                "Gateway {oldest} is older and has the port, too, and keys of rules hold for whole ports; choose another port, or set spec.route"
+            )
+        })
+    }
+}
+
+/// True if the proxy alone can do what the key says.
+fn needs_proxy(key: &str) -> bool {
+    matches!(key, "limits" | "max_connections")
 }
 
 /// True if a rule without the key is the same.
@@ -50,50 +92,53 @@ impl GroupPolicies {
         }
     }
 
-    /// Returns the keys of a rule for connections or datagrams, each as the most specific policy sets the key: those of the
-    /// rule's routes, by their owners, and then those of the gateways. A gateway's way of answers from the kernel is not for
-    /// routes whose own policy chooses the proxy.
+    /// Returns the keys of a rule, each as the most specific policy sets the key: those of the rule's routes for connections
+    /// or datagrams, by their owners, and then those of the gateways. A gateway's way of answers from the kernel is not for
+    /// routes whose own policy chooses the proxy, and a gateway's limits are not for routes whose own policy chooses the
+    /// kernel.
     pub(crate) fn list_rule_lines<'r>(
         &self,
         place: &RulePlace<'_>,
         routes: impl Iterator<Item = &'r Owner>,
         gateways: impl Iterator<Item = ObjectName>,
-    ) -> Vec<RuleLine> {
-        let mut lines: Vec<RuleLine> = Vec::new();
+    ) -> FoundRuleLines {
+        let mut found = FoundRuleLines::default();
         let mut add = |line: &PolicyLine, owner: &Owner| {
-            if lines.iter().all(|(known, _)| known.key != line.key) {
-                lines.push((line.clone(), owner.clone()));
+            if found.lines.iter().all(|(known, _)| known.key != line.key) {
+                found.lines.push((line.clone(), owner.clone()));
             }
         };
-        let mut has_proxy = false;
+        let (mut has_proxy, mut has_kernel) = (false, false);
         for layer in routes.filter_map(|route| self.find_of_route(route)) {
             let owner = Owner::Policy(layer.policy.clone());
             for line in &layer.rule {
                 has_proxy |= line.key == "forward" && is_default(line);
+                has_kernel |= is_for_kernel(line);
                 add(line, &owner);
             }
         }
-        // Of a gateway's keys each rule has those that fit its protocol.
-        let fits = |key: &str| match place.class {
-            Class::Tcp => key != "udp",
-            Class::Udp => true,
-            _ => false,
+        let fits_routes = |key: &str| {
+            let is_of_kernel = matches!(key, "return_path" | "anycast");
+            !(has_proxy && is_of_kernel || has_kernel && needs_proxy(key))
         };
-        let fits_route = |key: &str| !(has_proxy && matches!(key, "return_path" | "anycast"));
         for gateway in gateways {
             let Some(layer) = self.find(Kind::Gateway, &gateway, None) else {
                 continue;
             };
             let owner = Owner::PolicyAtRule(layer.policy.clone(), place.name.to_owned());
-            if place.refused.contains_key(&owner) {
+            let own = layer.rule.iter();
+            let mut own = own
+                .filter(|line| place.has_key(&line.key) && fits_routes(&line.key))
+                .peekable();
+            if own.peek().is_none() || place.refused.contains_key(&owner) {
                 continue;
             }
-            let own = layer.rule.iter();
-            for line in own.filter(|line| fits(&line.key) && fits_route(&line.key)) {
-                add(line, &owner);
+            match place.refuse_namespace(&layer.policy.namespace) {
+                Some(message) => found.refusals.push((owner, message)),
+                None => own.for_each(|line| add(line, &owner)),
             }
         }
-        lines
+        found
     }
 
     /// Returns the policies of routes with keys that a rule which needs the proxy cannot have, each with the reason. `key` is
@@ -112,6 +157,10 @@ impl GroupPolicies {
             let message = match layer.rule.iter().any(is_for_kernel) {
                 true => format!(
                     "forward: with \"kernel\" the rule cannot have `{key}`, which needs the proxy: remove one of the two"
+                ),
+                false if needs_proxy(&first.key) => format!(
+                    "{}: holds for all routes of the port with `{key}`: set it in the policy of the Gateway",
+                    first.key
                 ),
                 false => format!(
                     "{}: a rule with `{key}` cannot have this key: remove it",

@@ -19,23 +19,26 @@ use tokio::time::timeout;
 use tracing::warn;
 
 use super::control::{Counts, Plan, apply_once, control};
+use super::from_copy::serve_copy;
 use super::leader::is_leading;
+use super::object_status::list_objects;
 use super::objects::ObjectName;
 use super::settings::{IngressSettings, Settings};
 use super::world::World;
-use crate::status::KindStatus;
+use crate::last_copy::LastCopy;
+use crate::status::{ControllerStatus, KindStatus, ObjectStatus};
 use crate::subsystem::find_api;
 
 /// Time for which a start waits for the gateways.
 const START: Duration = Duration::from_secs(5);
 
 /// Controller of the Gateway API. Clones are the same.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct Gateways {
     inner: Arc<Inner>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Inner {
     state: Mutex<State>,
     changed: Notify,
@@ -69,10 +72,63 @@ fn read_ingress(ingress: &IngressController) -> IngressSettings {
 }
 
 impl Gateways {
+    /// Makes a controller that begins with the last good copy while the API server is away.
+    pub(crate) fn new(copy: LastCopy) -> Self {
+        let counts = Counts {
+            copy,
+            ..Counts::default()
+        };
+        Gateways {
+            inner: Arc::new(Inner {
+                state: Mutex::default(),
+                changed: Notify::new(),
+                counts: Arc::new(counts),
+            }),
+        }
+    }
+
     /// Returns the status of each kind that the controller follows; none without a controller.
     pub fn kinds(&self) -> Vec<KindStatus> {
         let world = self.inner.state.lock().world.clone();
-        world.map(|world| world.kinds()).unwrap_or_default()
+        let mut kinds = world.map(|world| world.kinds()).unwrap_or_default();
+        let copy_of = self.inner.counts.copy.time_of_gateways();
+        kinds.iter_mut().for_each(|kind| kind.copy_of = copy_of);
+        kinds
+    }
+
+    /// Returns the status of the controller; `None` without a controller.
+    pub fn controller(&self) -> Option<ControllerStatus> {
+        let state = self.inner.state.lock();
+        let plan = { state.world.as_ref() }.and(state.plan.as_ref())?;
+        let counts = &self.inner.counts;
+        let (leads, holder) = match &*counts.term.lock() {
+            None => (true, None),
+            Some(term) => {
+                let leader = term.borrow();
+                (is_leading(&leader), leader.holder.clone())
+            }
+        };
+        let last = counts.last.lock();
+        Some(ControllerStatus {
+            controller: plan.settings.controller.clone(),
+            lease: plan.lease.as_ref().map(ToString::to_string),
+            leads,
+            holder,
+            last_success: last.last_success,
+            error: last.error.clone(),
+            configurations: counts.applied.load(Ordering::Relaxed),
+            refusals: counts.refused.load(Ordering::Relaxed),
+            status_writes: counts.written.load(Ordering::Relaxed),
+        })
+    }
+
+    /// Returns the objects that the controller serves; none without a controller.
+    pub fn objects(&self) -> Vec<ObjectStatus> {
+        if self.inner.state.lock().world.is_none() {
+            return Vec::new();
+        }
+        let facts = Arc::clone(&self.inner.counts.last.lock().facts);
+        list_objects(&facts)
     }
 
     async fn follow_plan(self, manager: Arc<Manager>) {
@@ -104,11 +160,12 @@ impl Service for Gateways {
         let (manager, counts) = (Arc::clone(manager), Arc::clone(&self.inner.counts));
         Box::pin(async move {
             // The process before has told of its gateways.
-            if let Some(plan) = plan.filter(|_| manager.generated().is_none())
-                && timeout(START, apply_once(plan, manager, counts))
-                    .await
-                    .is_err()
-            {
+            let Some(plan) = plan.filter(|_| manager.generated().is_none()) else {
+                return Ok(());
+            };
+            let applied = apply_once(plan, Arc::clone(&manager), Arc::clone(&counts));
+            let is_answered = matches!(timeout(START, applied).await, Ok(true));
+            if !is_answered && !serve_copy(&counts.copy, &manager).await {
                 warn!(
                     "gateways: no answer of the API server within {START:?}: gateways are served once the server answers"
                 );
@@ -228,11 +285,23 @@ impl Subsystem for Gateways {
     }
 
     fn endpoints(&self) -> Vec<Endpoint> {
-        let this = self.clone();
-        vec![Endpoint::with_value(
-            "/v1/kubernetes/kinds",
-            "Kinds of objects that the controller of the Gateway API follows",
-            move || this.kinds(),
-        )]
+        let (kinds, controller, objects) = (self.clone(), self.clone(), self.clone());
+        vec![
+            Endpoint::with_value(
+                "/v1/kubernetes/kinds",
+                "Kinds of objects that the controller of the Gateway API follows",
+                move || kinds.kinds(),
+            ),
+            Endpoint::with_value(
+                "/v1/kubernetes/controller",
+                "Controller of the Gateway API; null without one",
+                move || controller.controller(),
+            ),
+            Endpoint::with_value(
+                "/v1/kubernetes/objects",
+                "Objects that the controller of the Gateway API serves, and the problems of each",
+                move || objects.objects(),
+            ),
+        ]
     }
 }

@@ -11,6 +11,8 @@ use super::translate::settle::translate;
 use super::translate::{Refused, Translation};
 
 mod again;
+mod away;
+mod client_certificates;
 mod datagrams;
 mod group_policies;
 mod grpc;
@@ -22,9 +24,12 @@ mod listener_sets;
 mod parts;
 mod policies;
 mod policy_crd;
+mod policy_effects;
 mod pools;
 mod rights;
+mod route_policies;
 mod rule_policies;
+mod seed;
 mod settle;
 mod streams;
 mod target_filters;
@@ -188,7 +193,11 @@ fn a_gateway_and_a_route_serve_a_service() {
     let gateway = status_of(&translation, Kind::Gateway, "g");
     assert_eq!(
         show(&gateway["conditions"]),
-        ["Accepted=True/Accepted", "Programmed=True/Programmed"]
+        [
+            "Accepted=True/Accepted",
+            "Programmed=True/Programmed",
+            "ResolvedRefs=True/ResolvedRefs"
+        ]
     );
     assert_eq!(gateway["conditions"][0]["observedGeneration"], 3);
     assert_eq!(
@@ -693,15 +702,20 @@ fn limits_retries_and_bindings_become_keys() {
     let rule = json!({
         "backendRefs": web(),
         "timeouts": { "request": "10s", "backendRequest": "2s500ms" },
-        "retry": { "attempts": 3, "codes": [500, 503] },
+        "retry": { "attempts": 30, "codes": [500, 503], "backoff": "1s500ms" },
         "sessionPersistence": { "sessionName": "shop", "absoluteTimeout": "1h", "cookieConfig": { "lifetimeType": "Permanent" } },
     });
     cluster.route("r", json!([]), json!([rule]));
     let translation = cluster.translate();
     for line in [
         r#"response_timeout = "2500ms""#,
-        "retries = 3",
+        r#"request_timeout = "10000ms""#,
+        r#"attempt_timeout = "2500ms""#,
+        "retry_same_member = true",
+        "retry_budget = 1.0",
+        "retries = 10",
         "retry_statuses = [500, 503]",
+        r#"retry_backoff = "1500ms""#,
         r#"sticky = { cookie = "shop", max_age = "3600000ms" }"#,
     ] {
         assert!(
@@ -709,6 +723,95 @@ fn limits_retries_and_bindings_become_keys() {
             "{line}\n{}",
             translation.text
         );
+    }
+}
+
+#[test]
+fn sessions_have_a_cookie_or_a_field_and_their_times() {
+    let permanent = json!({ "lifetimeType": "Permanent" });
+    let session = json!({ "lifetimeType": "Session" });
+    for (of, wanted) in [
+        (json!({}), "sticky = {  }"),
+        (
+            json!({ "absoluteTimeout": "1h" }),
+            r#"sticky = { max_life = "3600000ms" }"#,
+        ),
+        (
+            json!({ "absoluteTimeout": "1h", "cookieConfig": session }),
+            r#"sticky = { max_life = "3600000ms" }"#,
+        ),
+        (
+            json!({ "sessionName": "s", "absoluteTimeout": "1h", "idleTimeout": "10m", "cookieConfig": permanent }),
+            r#"sticky = { cookie = "s", max_age = "3600000ms", max_life = "3600000ms", max_idle = "600000ms" }"#,
+        ),
+        (
+            json!({ "type": "Header", "sessionName": "S", "idleTimeout": "10ms" }),
+            r#"sticky = { header = "S", max_idle = "1000ms" }"#,
+        ),
+        (
+            json!({ "type": "Header", "absoluteTimeout": "1h" }),
+            r#"sticky = { header = "X-Session-"#,
+        ),
+    ] {
+        let mut cluster = plain();
+        let rule = json!({ "backendRefs": web(), "sessionPersistence": of });
+        cluster.route("r", json!([]), json!([rule]));
+        let translation = cluster.translate();
+        let mut lines = translation.text.lines();
+        assert!(
+            lines.any(|line| line.starts_with(wanted)),
+            "{of}: {wanted}\n{}",
+            translation.text
+        );
+        assert_eq!(parent_conditions(&translation, Kind::HttpRoute, "r"), GOOD);
+    }
+    // Groups with different times are different groups.
+    let mut cluster = plain();
+    let bind = |path: &str, of: Value| json!({ "matches": [{ "path": { "type": "PathPrefix", "value": path } }], "backendRefs": web(), "sessionPersistence": of });
+    let rules = json!([
+        bind("/a", json!({ "idleTimeout": "1h" })),
+        bind("/b", json!({ "absoluteTimeout": "1h" })),
+        bind("/c", json!({ "type": "Header" })),
+        bind("/d", json!({})),
+    ]);
+    cluster.route("r", json!([]), rules);
+    let translation = cluster.translate();
+    let tables = translation.text.lines();
+    let groups = tables.filter(|line| line.starts_with("[group.\"kubernetes.shop.web."));
+    assert_eq!(groups.count(), 4, "{}", translation.text);
+}
+
+#[test]
+fn a_limit_of_zero_is_none_and_is_longer_than_the_usual_time_for_a_response() {
+    let (hour, day) = ("3600000ms", "86400000ms");
+    for (timeouts, wanted) in [
+        (
+            json!({ "request": "0s", "backendRequest": "0s" }),
+            [Some(day), None, None],
+        ),
+        (
+            json!({ "request": "0s", "backendRequest": "1h" }),
+            [Some(hour), None, Some(hour)],
+        ),
+        (
+            json!({ "request": "1h", "backendRequest": "0s" }),
+            [Some(hour), Some(hour), None],
+        ),
+        (json!({ "request": "48h" }), [Some(day), Some(day), None]),
+        (json!({}), [None; 3]),
+    ] {
+        let mut cluster = plain();
+        let rule = json!({ "backendRefs": web(), "timeouts": timeouts });
+        cluster.route("r", json!([]), json!([rule]));
+        let translation = cluster.translate();
+        let keys = ["response_timeout", "request_timeout", "attempt_timeout"];
+        let values = keys.map(|key| {
+            let mut lines = translation.text.lines();
+            let value = lines.find_map(|line| line.strip_prefix(key)?.strip_prefix(" = "));
+            value.map(|value| value.trim_matches('"'))
+        });
+        assert_eq!(values, wanted, "{timeouts}");
+        assert_eq!(parent_conditions(&translation, Kind::HttpRoute, "r"), GOOD);
     }
 }
 
@@ -762,11 +865,14 @@ fn a_rule_that_cannot_be_served_harms_only_itself() {
         json!({ "matches": [{ "headers": [{ "type": "RegularExpression", "name": "a", "value": "(" }] }] }),
         json!({ "matches": [{ "queryParams": [{ "type": "RegularExpression", "name": "a", "value": "[" }] }] }),
         json!({ "filters": [{ "type": "ExtensionRef" }], "backendRefs": web() }),
-        json!({ "retry": { "backoff": "1s" }, "backendRefs": web() }),
+        json!({ "retry": { "backoff": "1h" }, "backendRefs": web() }),
+        json!({ "retry": { "backoff": "later" }, "backendRefs": web() }),
         json!({ "timeouts": { "request": "soon" }, "backendRefs": web() }),
-        json!({ "sessionPersistence": { "idleTimeout": "1h" }, "backendRefs": web() }),
-        json!({ "sessionPersistence": { "absoluteTimeout": "1h" }, "backendRefs": web() }),
-        json!({ "sessionPersistence": { "absoluteTimeout": "1h", "cookieConfig": { "lifetimeType": "Session" } }, "backendRefs": web() }),
+        json!({ "sessionPersistence": { "idleTimeout": "never" }, "backendRefs": web() }),
+        json!({ "sessionPersistence": { "absoluteTimeout": "10000h" }, "backendRefs": web() }),
+        json!({ "sessionPersistence": { "type": "Address" }, "backendRefs": web() }),
+        json!({ "sessionPersistence": { "type": "Header", "sessionName": "a b" }, "backendRefs": web() }),
+        json!({ "sessionPersistence": { "type": "Header", "sessionName": "Content-Length" }, "backendRefs": web() }),
         // The parser of configurations refuses these.
         json!({ "matches": [{ "path": { "type": "Exact", "value": "/a//b" } }], "backendRefs": web() }),
         json!({ "filters": [{ "type": "RequestHeaderModifier", "requestHeaderModifier": { "remove": ["Connection"] } }], "backendRefs": web() }),
@@ -879,8 +985,9 @@ fn settings_that_would_be_ignored_at_a_risk_are_refused() {
     assert_eq!(
         show(&gateway["conditions"]),
         [
-            "Accepted=False/UnsupportedAddress",
-            "Programmed=False/Invalid"
+            "Accepted=True/Accepted",
+            "Programmed=False/AddressNotUsable",
+            "ResolvedRefs=True/ResolvedRefs"
         ]
     );
     assert_eq!(translation.text, "");

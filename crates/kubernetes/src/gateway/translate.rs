@@ -13,23 +13,27 @@ use serde_json::{Value, json};
 use super::addresses::{GatewayAddresses, assign_addresses, refuse_addresses, show_addresses};
 use super::attach::{self, Attachment, Parent, RouteFacts, RouteFindings, attach_route};
 use super::backends::{Groups, NOBODY, Names, Referrer};
+use super::certificates::Files;
 use super::conditions::{Condition, Status, list_conditions};
 use super::features::list_features;
+use super::gateway_tls::{GatewayTls, MemberIdentity, refuse_tls};
 use super::ingress::Notice;
 use super::ingress::listeners::{IngressState, add_listeners};
 use super::listener_sets::{
     SetName, SetState, count_attached, list_sets, refuse_set, show_attached, show_set,
 };
-use super::listeners::{Class, Files, Frontend, ListenerState, place_listeners};
+use super::listeners::{Class, Frontend, ListenerState, place_listeners};
 use super::objects::{
     Gateway, HttpRoute, Kind, Metadata, ObjectName, Objects, Reference, StreamRoute,
 };
 use super::policies::{Policies, PolicyAncestors};
 use super::pools::{self, PoolParents};
 use super::rule_policies::RuleKeys;
+use super::service_annotations::list_service_notices;
 use super::settings::Settings;
 use super::text::{Owner, Text, is_host};
 
+mod blame;
 mod entry;
 mod frontend;
 mod ingress;
@@ -56,7 +60,7 @@ pub struct Translation {
     pub rules: BTreeMap<String, Vec<Owner>>,
     /// Number of rounds that the translation took.
     pub rounds: usize,
-    /// Reports about Ingresses.
+    /// Reports about Ingresses and Services.
     pub notices: Vec<Notice>,
 }
 
@@ -108,6 +112,8 @@ struct Work<'o> {
     by_set: BTreeMap<SetName, Vec<usize>>,
     gateways: Vec<&'o Gateway>,
     addresses: BTreeMap<ObjectName, GatewayAddresses>,
+    /// Settings of TLS of all gateways.
+    tls: BTreeMap<ObjectName, GatewayTls>,
     frontends: Vec<Frontend>,
     /// Number of the frontend of each listener that has one.
     frontend_of: HashMap<usize, usize>,
@@ -146,15 +152,20 @@ impl<'o> Work<'o> {
         gateways.sort_by_cached_key(|of| rank_age(&of.metadata));
         let mut addresses = assign_addresses(&gateways, settings);
         let mut files = Files::new();
+        let tls = gateways.iter().map(|of| {
+            let tls = GatewayTls::read(of, objects, &mut files);
+            (of.metadata.object_name(), tls)
+        });
+        let tls: BTreeMap<ObjectName, GatewayTls> = tls.collect();
         let (mut listeners, mut by_gateway) = (Vec::new(), BTreeMap::new());
         let (mut sets, sets_of) = (Vec::new(), list_sets(objects));
         for gateway in &gateways {
             let name = gateway.metadata.object_name();
-            let is_refused = refuse_gateway(gateway, settings).is_some();
-            let addresses = addresses.get(&name);
+            let is_refused = refuse_gateway(gateway).is_some();
+            let (addresses, tls) = (addresses.get(&name), tls.get(&name));
             let mut add = |set, listener| {
                 let mut state =
-                    ListenerState::with_set(gateway, set, listener, objects, &mut files);
+                    ListenerState::with_set(gateway, tls, set, listener, objects, &mut files);
                 if let Some(message) = refused.get(&state.owner()) {
                     state.refusal = Some(("PortUnavailable", message.clone()));
                 } else if is_refused {
@@ -214,6 +225,7 @@ impl<'o> Work<'o> {
             by_set,
             gateways,
             addresses,
+            tls,
             frontends,
             frontend_of,
             files,
@@ -241,6 +253,29 @@ impl<'o> Work<'o> {
             .is_some_and(ListenerState::serves);
         let found = self.frontend_of.get(&listener).copied();
         found.filter(|_| serves)
+    }
+
+    /// Returns the attachments of a route by the certificate that members see; at least one list.
+    fn split_by_identity(
+        &self,
+        attachments: &[Attachment],
+    ) -> Vec<(Option<MemberIdentity>, Vec<Attachment>)> {
+        let find_identity = |attachment: &Attachment| {
+            // The gateway that stands for Ingresses has no settings of TLS.
+            let gateway = self.listeners.get(attachment.listener)?.gateway;
+            self.tls.get(&gateway.metadata.object_name())?.identity()
+        };
+        let mut all: BTreeMap<Option<&MemberIdentity>, Vec<Attachment>> = BTreeMap::new();
+        for attachment in attachments {
+            let of_identity = all.entry(find_identity(attachment)).or_default();
+            of_identity.push(attachment.clone());
+        }
+        if all.is_empty() {
+            all.insert(None, Vec::new());
+        }
+        let all = all.into_iter();
+        all.map(|(identity, attachments)| (identity.cloned(), attachments))
+            .collect()
     }
 
     fn attach(&self, facts: &RouteFacts<'_>) -> (Vec<Parent>, Vec<Attachment>) {
@@ -326,66 +361,69 @@ impl<'o> Work<'o> {
         };
         let ends_tls = attachments.iter().any(is_ended);
         let has_both_modes = ends_tls && !attachments.iter().all(is_ended);
-        let referrer = Referrer {
-            objects: self.objects,
-            policies: &self.policies,
-            inherited: &inherited,
-            kind,
-            namespace: &metadata.namespace,
-            ends_tls,
-        };
         let backends = route
             .spec
             .rules
             .iter()
             .flat_map(|rule| rule.backend_refs.iter().cloned());
         let backends: Vec<_> = backends.collect();
-        let found = referrer.find_groups(&backends, None, &mut self.groups);
-        let mut served = found.sum_weights(&mut self.groups);
-        findings.references = found.refusal;
         let named = backends.iter().map(|of| &of.target);
         let namespace = &metadata.namespace;
         let secured = self
             .policies
             .list_services(named, kind, namespace, self.objects);
         let is_secured = !secured.is_empty();
-        served.retain(|(_, weight)| *weight > 0);
-        // A target that cannot be used would fail its share of the connections: none is served then.
-        let is_failing = served.iter().any(|(name, _)| name == NOBODY);
-        let can_join = served.len() > 1 && !is_failing;
-        if can_join {
-            let shares = self.groups.add_shares(&served);
-            served.splice(.., shares.map(|name| (name, 1)));
-        }
-        if kind == Kind::TlsRoute && !can_join && (is_failing || served.is_empty()) {
-            // Clients that ask for the name are refused, and get to no other route.
-            self.groups.drop_current();
-            served = vec![(NOBODY.to_owned(), 1)];
-        }
         let wrong_host = facts.hosts.and_then(refuse_host);
-        if let Some(message) = self.refused.get(&*owner).or(wrong_host.as_ref()) {
-            findings.refusal = Some(("UnsupportedValue", message.clone()));
-        } else if has_both_modes && is_secured {
-            // One group cannot have members that get TLS from the balancer, and from the client.
-            let message = "listeners of both modes of TLS cannot share a route to a Service with a BackendTLSPolicy; use a route for each mode";
-            findings.refusal = Some(("UnsupportedValue", message.into()));
-        } else if route.spec.rules.len() > 1 {
-            let message = "several rules are not supported for connections; use one rule";
-            findings.refusal = Some(("UnsupportedValue", message.into()));
-        } else if served.is_empty() && can_join {
-            let message = "several targets for connections must all speak TLS in the same way, or none of them";
-            findings.refusal = Some(("UnsupportedValue", message.into()));
-        } else if let [(group, _)] = served.as_slice()
-            && !attachments.is_empty()
-        {
-            self.groups.use_current(&owner);
-            self.add_stream_targets(&attachments, group, &owner, targets);
+        for (identity, attachments) in self.split_by_identity(&attachments) {
+            let referrer = Referrer {
+                objects: self.objects,
+                policies: &self.policies,
+                inherited: &inherited,
+                kind,
+                namespace: &metadata.namespace,
+                ends_tls,
+                identity: identity.as_ref(),
+            };
+            let found = referrer.find_groups(&backends, None, &mut self.groups);
+            let mut served = found.sum_weights(&mut self.groups);
+            findings.references = found.refusal;
+            served.retain(|(_, weight)| *weight > 0);
+            // A target that cannot be used would fail its share of the connections: none is served then.
+            let is_failing = served.iter().any(|(name, _)| name == NOBODY);
+            let can_join = served.len() > 1 && !is_failing;
+            if can_join {
+                let shares = self.groups.add_shares(&served);
+                served.splice(.., shares.map(|name| (name, 1)));
+            }
+            if kind == Kind::TlsRoute && !can_join && (is_failing || served.is_empty()) {
+                // Clients that ask for the name are refused, and get to no other route.
+                self.groups.drop_current();
+                served = vec![(NOBODY.to_owned(), 1)];
+            }
+            if let Some(message) = self.refused.get(&*owner).or(wrong_host.as_ref()) {
+                findings.refusal = Some(("UnsupportedValue", message.clone()));
+            } else if has_both_modes && is_secured {
+                // One group cannot have members that get TLS from the balancer, and from the client.
+                let message = "listeners of both modes of TLS cannot share a route to a Service with a BackendTLSPolicy; use a route for each mode";
+                findings.refusal = Some(("UnsupportedValue", message.into()));
+            } else if route.spec.rules.len() > 1 {
+                let message = "several rules are not supported for connections; use one rule";
+                findings.refusal = Some(("UnsupportedValue", message.into()));
+            } else if served.is_empty() && can_join {
+                let message = "several targets for connections must all speak TLS in the same way, or none of them";
+                findings.refusal = Some(("UnsupportedValue", message.into()));
+            } else if let [(group, _)] = served.as_slice()
+                && !attachments.is_empty()
+            {
+                self.groups.use_current(&owner);
+                self.add_stream_targets(&attachments, group, &owner, targets);
+            }
+            self.groups.drop_current();
         }
         if kind == Kind::TcpRoute || ends_tls {
             let named = backends.iter().map(|of| &of.target);
             self.note_ancestors(kind, &metadata.namespace, named, &attachments);
         }
-        self.groups.drop_current();
         self.note_route(kind, metadata, &parents, &findings);
     }
 
@@ -458,7 +496,7 @@ impl<'o> Work<'o> {
         }
         let sets = std::mem::take(&mut self.sets);
         for set in &sets {
-            let refusal = refuse_gateway(set.gateway, self.settings);
+            let refusal = refuse_gateway(set.gateway);
             let status = show_set(set, &self.listeners, refusal.as_ref());
             self.note_status(set.kind, &set.set.metadata, status);
         }
@@ -469,7 +507,9 @@ impl<'o> Work<'o> {
             statuses: self.statuses,
             rules: self.rules,
             rounds,
-            notices: self.ingress.notices,
+            notices: { self.ingress.notices.into_iter() }
+                .chain(list_service_notices(objects))
+                .collect(),
         }
     }
 
@@ -482,9 +522,14 @@ impl<'o> Work<'o> {
             .flatten()
             .filter_map(|number| self.listeners.get(*number));
         let listeners: Vec<&ListenerState<'_>> = listeners.collect();
-        let valid = listeners.iter().filter(|of| of.is_valid()).count();
+        let is_valid = |of: &&&ListenerState<'_>| match addresses.refusal {
+            // The gateway is accepted all the same: the condition Programmed says what is wrong.
+            Some(_) => of.serves(),
+            None => of.is_valid(),
+        };
+        let valid = listeners.iter().filter(is_valid).count();
         let message = "some listeners are not valid: see their conditions";
-        let refusal = refuse_gateway(gateway, self.settings);
+        let refusal = refuse_gateway(gateway);
         let accepted = match &refusal {
             Some((reason, message)) => Condition::fails("Accepted", reason, message),
             None if valid == listeners.len() => Condition::holds("Accepted", "Accepted"),
@@ -509,6 +554,10 @@ impl<'o> Work<'o> {
         let sets = self.sets.iter();
         let sets = sets.filter(|of| of.gateway.metadata.object_name() == name);
         let mut conditions = vec![accepted, programmed];
+        let are_resolved = listeners.iter().all(|of| of.is_resolved());
+        conditions.extend(
+            { self.tls.get(&name).into_iter() }.flat_map(|tls| tls.list_conditions(are_resolved)),
+        );
         conditions.extend(show_attached(gateway, sets.clone()));
         json!({
             "addresses": show_addresses(&addresses.publish),
@@ -520,7 +569,7 @@ impl<'o> Work<'o> {
 }
 
 /// Returns the reason why a gateway as a whole cannot be used.
-fn refuse_gateway(gateway: &Gateway, settings: &Settings) -> Option<(&'static str, String)> {
+fn refuse_gateway(gateway: &Gateway) -> Option<(&'static str, String)> {
     let spec = &gateway.spec;
     let infrastructure = spec.infrastructure.as_ref();
     if infrastructure.is_some_and(|of| of.parameters_ref.is_some()) {
@@ -529,9 +578,5 @@ fn refuse_gateway(gateway: &Gateway, settings: &Settings) -> Option<(&'static st
             "infrastructure.parametersRef is not supported; remove it".into(),
         ));
     }
-    // A gateway that did not verify clients although it is told to would let everybody in.
-    if spec.tls.is_some() {
-        return Some(("Invalid", "spec.tls is not supported; remove it".into()));
-    }
-    refuse_addresses(gateway, settings)
+    refuse_tls(gateway).or_else(|| refuse_addresses(gateway))
 }

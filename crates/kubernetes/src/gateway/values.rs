@@ -21,6 +21,9 @@ pub(crate) const OWN_GROUP: &str = "evenkeel.org";
 /// Group of Ingresses.
 pub(crate) const INGRESS_GROUP: &str = "networking.k8s.io";
 
+/// Annotation of a Service whose members report their loads by ORCA.
+pub(crate) const ORCA_ANNOTATION: &str = "evenkeel.org/orca";
+
 /// Most elements of a list in an object, unless the API has fewer.
 const MANY: usize = 1_024;
 

@@ -6,18 +6,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use evenkeel_tls::certificate::unix_now;
 use parking_lot::Mutex;
-use serde::Deserialize;
 use serde_json::Value;
 use tokio::sync::{Notify, watch};
 use tracing::warn;
 
-use super::ingress_spec::is_used_annotation;
+use super::ingress_spec::AUTH_SECRET;
 use super::objects::{Kind, ObjectName, Objects};
+use super::raw_object::RawAny;
 use super::reported::{ReportedStatus, ReportedStatuses};
 use super::settings::Settings;
-use crate::list::{
-    self, Event, Fault, ListError, Page, Raw, RawDetails, RawMetadata, Status, Store,
-};
+use crate::list::{self, Event, Fault, ListError, Page, Store};
 use crate::status::KindStatus;
 
 /// Most objects of a kind.
@@ -25,15 +23,15 @@ const MAX_OBJECTS: usize = 50_000;
 
 /// Objects of the cluster.
 #[derive(Debug, Default)]
-pub(crate) struct World {
+pub struct World {
     state: Mutex<State>,
     changed: Notify,
     /// True if objects have changed since somebody has waited for a change.
     has_changes: AtomicBool,
     /// Notified if objects have other versions, and perhaps other statuses.
     reported: Notify,
-    /// True once an object refers to objects of a kind that is followed on demand.
-    demand: watch::Sender<bool>,
+    /// Kinds that are followed on demand, once an object refers to objects of the kind.
+    demand: watch::Sender<BTreeSet<Kind>>,
 }
 
 #[derive(Debug, Default)]
@@ -47,11 +45,17 @@ struct State {
     kinds: BTreeMap<Kind, KindStatus>,
     /// True if Ingresses are served: then a cluster need not have the Gateway API.
     serves_ingress: bool,
+    /// True once an Ingress refers to a secret with passwords.
+    needs_passwords: bool,
 }
 
 impl State {
     fn knows_all(&self) -> bool {
-        let is_needed = |kind: Kind| !kind.is_on_demand() || !self.objects.tls_policies.is_empty();
+        let is_needed = |kind: Kind| match kind {
+            Kind::ConfigMap => self.objects.need_config_maps(),
+            Kind::OpaqueSecret => self.needs_passwords,
+            _ => true,
+        };
         Kind::ALL
             .into_iter()
             .all(|kind| self.known.contains(&kind) || !is_needed(kind))
@@ -70,7 +74,7 @@ impl State {
 
 impl World {
     /// Makes a world of the kinds that a controller with these settings follows.
-    pub(crate) fn new(settings: &Settings) -> Self {
+    pub fn new(settings: &Settings) -> Self {
         let world = World::default();
         {
             let mut state = world.state.lock();
@@ -93,7 +97,7 @@ impl World {
     }
 
     /// Notes that all objects of a kind have been listed.
-    pub(crate) fn note_listed(&self, kind: Kind, version: &str) {
+    pub fn note_listed(&self, kind: Kind, version: &str) {
         self.update(kind, |status| {
             status.version = Some(version.to_owned());
             status.lists += 1;
@@ -114,7 +118,10 @@ impl World {
     /// Notes that a question about a kind has failed. An optional kind without the right to list it counts as one without
     /// objects: rights from before the kind was followed keep no gateway from serving.
     pub(crate) fn note_fault(&self, kind: Kind, fault: &Fault) {
-        if self.is_optional(kind) && fault.code == 403 && self.state.lock().known.insert(kind) {
+        // Only Ingresses with passwords wait for Opaque secrets.
+        let may_be_missed =
+            fault.code == 403 && (kind == Kind::OpaqueSecret || self.is_optional(kind));
+        if may_be_missed && self.state.lock().known.insert(kind) {
             self.note_change();
         }
         let mut is_new = false;
@@ -155,14 +162,16 @@ impl World {
 
     /// True if objects of a kind are to be followed by now.
     pub(crate) fn needs(&self, kind: Kind) -> bool {
-        !kind.is_on_demand() || *self.demand.borrow()
+        !kind.is_on_demand() || self.demand.borrow().contains(&kind)
     }
 
-    /// Waits until objects of a kind are to be followed. Few clusters have a policy, and all have many ConfigMaps.
+    /// Waits until objects of a kind are to be followed. Few clusters have passwords, or objects that refer to ConfigMaps, and
+    /// all have many ConfigMaps and secrets.
     pub(crate) async fn wait_for_demand(&self, kind: Kind) {
         if kind.is_on_demand() {
             // The sender is a part of the world.
-            let _ = self.demand.subscribe().wait_for(|is_there| *is_there).await;
+            let wanted = |kinds: &BTreeSet<Kind>| kinds.contains(&kind);
+            let _ = self.demand.subscribe().wait_for(wanted).await;
         }
     }
 
@@ -191,7 +200,7 @@ impl World {
     }
 
     /// Returns all objects; `None` until all kinds are known.
-    pub(crate) fn objects(&self) -> Option<Objects> {
+    pub fn objects(&self) -> Option<Objects> {
         let state = self.state.lock();
         state.knows_all().then(|| state.objects.clone())
     }
@@ -236,76 +245,13 @@ impl World {
     }
 }
 
-/// Object of any kind, as the API server sends it.
-#[derive(Deserialize)]
-#[serde(transparent)]
-struct RawAny(Value);
-
-/// Fields of a status.
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct RawStatus {
-    code: Option<u16>,
-    message: Option<String>,
-    reason: Option<String>,
-    details: Option<RawDetails>,
-}
-
-impl RawAny {
-    fn read_metadata(&mut self) -> Result<RawMetadata, ListError> {
-        let Some(metadata) = self.0.get_mut("metadata") else {
-            return Ok(RawMetadata::default());
-        };
-        // Nobody needs them, and they are long.
-        if let Some(fields) = metadata.as_object_mut() {
-            fields.remove("managedFields");
-            if let Some(annotations) = fields.get_mut("annotations").and_then(Value::as_object_mut)
-            {
-                annotations.retain(|name, _| is_used_annotation(name));
-            }
-        }
-        Ok(RawMetadata::deserialize(&*metadata)?)
-    }
-}
-
-/// Returns true if a text may stand in a path: names of objects have letters, digits, `-` and `.`.
-fn is_object_name(text: &str) -> bool {
-    let is_inner = |byte: u8| byte.is_ascii_alphanumeric() || b"-.".contains(&byte);
-    text.len() <= list::MAX_NAME && text.bytes().all(is_inner) && !text.starts_with('.')
-}
-
-impl Raw<'_> for RawAny {
-    type Object = Value;
-
-    fn into_object(mut self) -> Result<(String, Value, String), ListError> {
-        let (name, version) = self.read_metadata()?.into_name()?;
-        let metadata = self.0.get("metadata");
-        let namespace = metadata.and_then(|of| of.get("namespace")?.as_str());
-        let namespace = namespace.unwrap_or_default();
-        if !is_object_name(&name) || !is_object_name(namespace) {
-            return Err(ListError::Bounds("an object whose name cannot be used"));
-        }
-        let key = ObjectName::new(namespace, &name).to_string();
-        Ok((key, self.0, version))
-    }
-
-    fn into_version(mut self) -> Result<String, ListError> {
-        self.read_metadata()?.into_version()
-    }
-
-    fn into_status(self) -> Status {
-        let status = RawStatus::deserialize(self.0).unwrap_or_default();
-        Status::new(status.code, status.message, status.reason, status.details)
-    }
-}
-
 /// Store of the objects of a kind, which are part of the world.
 #[derive(Clone, Debug)]
-pub(crate) struct KindStore {
+pub struct KindStore {
     /// Kind of the objects.
-    pub(crate) kind: Kind,
+    pub kind: Kind,
     /// World whose part the objects are.
-    pub(crate) world: Arc<World>,
+    pub world: Arc<World>,
 }
 
 impl KindStore {
@@ -315,6 +261,7 @@ impl KindStore {
         let reported = kind
             .has_status()
             .then(|| ReportedStatus::read_from(&object));
+        let has_passwords = kind == Kind::Ingress && names_passwords(&object);
         let mut state = self.world.state.lock();
         let is_changed = match state.objects.put(kind, object) {
             Ok(is_changed) => is_changed,
@@ -334,13 +281,25 @@ impl KindStore {
         if is_changed {
             state.changed.insert((kind, name));
         }
-        if kind == Kind::BackendTlsPolicy {
-            self.world
-                .demand
-                .send_if_modified(|is_there| !std::mem::replace(is_there, true));
+        state.needs_passwords |= has_passwords;
+        let demanded = match kind {
+            Kind::BackendTlsPolicy | Kind::Gateway => {
+                state.objects.need_config_maps().then_some(Kind::ConfigMap)
+            }
+            _ => has_passwords.then_some(Kind::OpaqueSecret),
+        };
+        if let Some(demanded) = demanded {
+            let insert = |kinds: &mut BTreeSet<Kind>| kinds.insert(demanded);
+            self.world.demand.send_if_modified(insert);
         }
         is_changed
     }
+}
+
+/// True if an Ingress refers to a secret with passwords.
+fn names_passwords(ingress: &Value) -> bool {
+    let annotations = ingress.pointer("/metadata/annotations");
+    annotations.is_some_and(|of| of.get(AUTH_SECRET).is_some())
 }
 
 /// Returns the name of an object by its key.
@@ -575,7 +534,7 @@ mod tests {
     #[tokio::test]
     async fn config_maps_are_followed_once_there_is_a_policy() {
         let world = Arc::new(World::default());
-        for kind in { Kind::ALL.into_iter() }.filter(|kind| *kind != Kind::ConfigMap) {
+        for kind in { Kind::ALL.into_iter() }.filter(|kind| !kind.is_on_demand()) {
             world.note_listed(kind, "v1");
         }
         assert!(world.objects().is_some() && !world.needs(Kind::ConfigMap));
@@ -594,6 +553,28 @@ mod tests {
         waits.await.unwrap();
         assert!(world.needs(Kind::ConfigMap) && world.objects().is_none());
         world.note_listed(Kind::ConfigMap, "v1");
+        assert!(world.objects().is_some() && !world.needs(Kind::OpaqueSecret));
+    }
+
+    #[tokio::test]
+    async fn passwords_are_followed_once_an_ingress_has_some() {
+        let world = Arc::new(World::default());
+        for kind in { Kind::ALL.into_iter() }.filter(|kind| !kind.is_on_demand()) {
+            world.note_listed(kind, "v1");
+        }
+        let mut store = KindStore {
+            kind: Kind::Ingress,
+            world: Arc::clone(&world),
+        };
+        let ingress = |annotation: &str| json!({ "metadata": { "name": "a", "namespace": "shop", "annotations": { annotation: "users" } } });
+        let other = ingress("nginx.ingress.kubernetes.io/auth-realm");
+        assert!(store.put("shop/a".into(), other).unwrap());
+        assert!(!world.needs(Kind::OpaqueSecret) && world.objects().is_some());
+        assert!(store.put("shop/a".into(), ingress(AUTH_SECRET)).unwrap());
+        world.wait_for_demand(Kind::OpaqueSecret).await;
+        // Nobody is let in before the passwords are known.
+        assert!(world.objects().is_none() && !world.needs(Kind::ConfigMap));
+        world.note_listed(Kind::OpaqueSecret, "v1");
         assert!(world.objects().is_some());
     }
 

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use evenkeel_tls::certificate::unix_now;
 use serde_json::{Value, json};
 use tokio::sync::watch;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep_until};
 use tracing::warn;
 
 use super::conditions::{Status, format_time, merge_status};
@@ -37,6 +37,8 @@ pub(crate) struct Writer {
     /// Statuses that were written, or refused, with the versions of their objects: the next event has another version.
     tried: HashMap<(Kind, ObjectName), (String, Arc<Status>)>,
     settled: Settled,
+    /// Addresses of the statuses that the API server refused last.
+    refused: HashSet<usize>,
     pace: Pace,
 }
 
@@ -102,6 +104,8 @@ enum Round {
     Newer,
     /// The API server refuses statuses of some objects; all others are written.
     Refused(Fault),
+    /// Statuses that were refused wait for their next try; all others are written.
+    Waiting,
     /// The API server does not take statuses.
     Failed(Fault),
 }
@@ -144,7 +148,7 @@ impl Unwritten {
     }
 
     /// Returns the statuses for the next round, before and after those that this round has not come to.
-    fn into_open(self, left: impl Iterator<Item = Arc<Status>>) -> Vec<Arc<Status>> {
+    fn into_open(self, left: Vec<Arc<Status>>) -> Vec<Arc<Status>> {
         { self.open.into_iter() }
             .chain(left)
             .chain(self.refused)
@@ -169,6 +173,7 @@ impl Writer {
             term,
             tried: HashMap::new(),
             settled: Settled::default(),
+            refused: HashSet::new(),
             pace: Pace::default(),
         }
     }
@@ -186,34 +191,39 @@ impl Writer {
                 () = world.wait_for_statuses() => {}
             }
             let mut told = String::new();
+            // Time of the next try of statuses that were refused.
+            let mut retry_at: Option<Instant> = None;
             loop {
                 self.wait_for_term().await;
-                let (fault, is_of_objects) = match self.write_all(&mut wanted).await {
+                let round = self.write_all(&mut wanted, retry_at.is_some()).await;
+                let (fault, takes_none) = match round {
                     Round::Done => break,
                     Round::Newer => continue,
-                    Round::Refused(fault) => (fault, true),
-                    Round::Failed(fault) => (fault, false),
+                    Round::Waiting => (None, false),
+                    Round::Refused(fault) => (Some(fault), false),
+                    Round::Failed(fault) => (Some(fault), true),
                 };
-                if told != fault.message {
-                    warn!("gateways: statuses cannot be written: {}", fault.message);
-                    told = fault.message;
+                if let Some(fault) = fault {
+                    if takes_none || retry_at.is_none() {
+                        let random = fastrand::f32();
+                        let pause = self.pace.pause_after_failure(fault.retry_after, random);
+                        retry_at = Some(Instant::now() + pause);
+                    }
+                    if told != fault.message {
+                        warn!("gateways: statuses cannot be written: {}", fault.message);
+                        told = fault.message;
+                    }
                 }
-                let pause = self
-                    .pace
-                    .pause_after_failure(fault.retry_after, fastrand::f32());
-                if !is_of_objects {
-                    sleep(pause).await;
-                    continue;
-                }
+                let next = retry_at.unwrap_or_else(Instant::now);
                 // Statuses of other objects do not wait for those that are refused.
                 tokio::select! {
-                    () = sleep(pause) => {}
-                    changed = wanted.changed() => {
+                    () = sleep_until(next) => retry_at = None,
+                    changed = wanted.changed(), if !takes_none => {
                         if changed.is_err() {
                             return;
                         }
                     }
-                    () = world.wait_for_statuses() => {}
+                    () = world.wait_for_statuses(), if !takes_none => {}
                 }
             }
             self.pace = Pace::default();
@@ -235,8 +245,9 @@ impl Writer {
             .is_none_or(|term| is_leading(&term.borrow()))
     }
 
-    /// Writes statuses that differ. Those of objects that have not changed are not looked at again.
-    async fn write_all(&mut self, wanted: &mut Wanted) -> Round {
+    /// Writes statuses that differ. Those of objects that have not changed are not looked at again. With `holds`, statuses
+    /// that were refused before wait for a later round.
+    async fn write_all(&mut self, wanted: &mut Wanted, holds: bool) -> Round {
         let changed = self.world.take_changed_statuses();
         let all = Arc::clone(&wanted.borrow_and_update());
         self.settled.update(&all, &changed);
@@ -257,6 +268,10 @@ impl Writer {
             let Some(status) = left.next() else {
                 break;
             };
+            if holds && self.refused.contains(&address_of(&status)) {
+                unwritten.refused.push(status);
+                continue;
+            }
             // A sender that is gone wants nothing else.
             is_newer = wanted.has_changed().unwrap_or(false) || !self.is_leading();
             let written = match is_newer {
@@ -269,14 +284,26 @@ impl Writer {
             Some(fault) if takes_none => Round::Failed(fault),
             _ if is_newer => Round::Newer,
             Some(fault) => Round::Refused(fault),
+            None if !unwritten.refused.is_empty() => Round::Waiting,
             None => Round::Done,
         };
+        let left: Vec<_> = left.collect();
+        let others = left.iter().map(address_of);
+        let others = others.filter(|of| self.refused.contains(of));
+        let refused = unwritten.refused.iter().map(address_of);
+        self.refused = refused.chain(others).collect();
         self.settled.open = unwritten.into_open(left);
-        if !matches!(round, Round::Done | Round::Refused(_)) {
+        if matches!(round, Round::Newer | Round::Failed(_)) {
             return round;
         }
+        if holds && !self.settled.released.is_empty() {
+            return match round {
+                Round::Done => Round::Waiting,
+                round => round,
+            };
+        }
         match (round, self.take_addresses_back().await) {
-            (Round::Done, Err(fault)) => Round::Refused(fault),
+            (Round::Done | Round::Waiting, Err(fault)) => Round::Refused(fault),
             (round, _) => round,
         }
     }
@@ -404,7 +431,7 @@ mod tests {
         assert!(!unwritten.note(status("changed"), Ok(false)));
         assert!(!unwritten.note(status("broken"), Err(fault(500))));
         assert_eq!(unwritten.fault.as_ref().unwrap().code, 403);
-        let open = unwritten.into_open([status("new")].into_iter());
+        let open = unwritten.into_open(vec![status("new")]);
         assert_eq!(names(&open), ["changed", "new", "refused", "broken"]);
         // Who is asked to wait, or is unknown, or reaches nobody, asks for nothing else.
         for code in [0, 401, 429] {

@@ -95,6 +95,11 @@ impl Manager {
         }
     }
 
+    /// Returns the members that subsystems found last, by the names of their lists.
+    pub fn found_members(&self) -> Arc<HashMap<String, Arc<Vec<FoundMember>>>> {
+        Arc::clone(&self.lock().state.inputs.lists.found)
+    }
+
     async fn read_files(&self, config: &Config, known: Files) -> Files {
         let patterns = file_patterns(config);
         if patterns.is_empty() {

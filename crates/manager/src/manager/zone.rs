@@ -28,6 +28,11 @@ impl Manager {
         self.replace_with(own, generated, false).await
     }
 
+    /// Returns the zone that a subsystem has found.
+    pub fn found_zone(&self) -> Option<String> {
+        self.lock().found_zone.clone()
+    }
+
     /// Fills in the found zone if the file sets none.
     pub(super) fn add_found_zone(&self, config: &mut Config) {
         if config.node.zone.is_none() {

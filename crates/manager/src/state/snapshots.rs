@@ -11,7 +11,9 @@ use crate::chooser::Chooser;
 use crate::config::{GroupConfig, Rule, SharedGroup, UNNAMED};
 use crate::responses::ResponsePolicy;
 use crate::routes::{Routes, RoutesBefore};
-use crate::snapshot::{GroupHandle, GroupSnapshot, Names, RuleSnapshot, Snapshot, Target};
+use crate::snapshot::{
+    GroupHandle, GroupSnapshot, Names, RuleSnapshot, SeparateHosts, Snapshot, Target,
+};
 
 impl State {
     /// The snapshot of this state's rules: the old one if they are the same. With `keeps_groups` all groups are those of
@@ -108,6 +110,7 @@ impl State {
         let names = Names::new(names.collect::<Option<Vec<_>>>()?);
         let all = std::iter::once(&own).chain(targets.iter().map(Arc::as_ref));
         let cookies = all.flat_map(|target| &target.cookie);
+        let cookies = cookies.filter(|cookie| !cookie.is_header());
         let cookies = cookies.map(|cookie| cookie.name().as_bytes().into());
         let cookies = cookies.collect();
         let at = |place: u32| {
@@ -127,6 +130,7 @@ impl State {
         let first_passed = (!passed.is_empty()).then_some(first_passed);
         Some(Arc::new(RuleSnapshot {
             names,
+            separate_hosts: SeparateHosts::new(&rule.http.separate_hosts),
             unnamed,
             first_passed,
             cookies,

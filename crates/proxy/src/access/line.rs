@@ -149,6 +149,8 @@ fn put_engine(record: &Record<'_>, line: &mut Vec<u8>) {
         return;
     };
     put_text(b",\"model\":\"", facts.model.as_deref(), line);
+    let fallback_from = facts.fallback_from.as_deref();
+    put_text(b",\"fallback_from\":\"", fallback_from, line);
     let mut put_tokens = |before: &[u8], tokens: Option<u32>| {
         if let Some(tokens) = tokens {
             line.extend_from_slice(before);

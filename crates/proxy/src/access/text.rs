@@ -205,6 +205,10 @@ fn put_field(
                 .and_then(|facts| facts.model.as_deref()),
             line,
         ),
+        "fallback_from" => {
+            let facts = engine_facts(record).0;
+            put_text(facts.and_then(|facts| facts.fallback_from.as_deref()), line);
+        }
         "prompt_tokens" => append_value(
             engine_facts(record).1.map(|usage| usage.prompt_tokens),
             line,
@@ -251,6 +255,7 @@ mod tests {
             id: Some("id-1".into()),
             engine: Some(Box::new(EngineFacts {
                 model: Some("org/\u{1b}m \"x\"".into()),
+                fallback_from: Some("large".into()),
                 usage: Some(Usage {
                     prompt_tokens: 12,
                     cached_tokens: None,
@@ -380,8 +385,8 @@ mod tests {
                 "1234 1200 0",
             ),
             (
-                "{model}|{prompt_tokens} {cached_tokens} {output_tokens} {first_token_ms}",
-                "org/\\x1Bm \\x22x\\x22|12 - 5 1.5",
+                "{model}|{fallback_from} {prompt_tokens} {cached_tokens} {output_tokens} {first_token_ms}",
+                "org/\\x1Bm \\x22x\\x22|large 12 - 5 1.5",
             ),
             ("{request_id} {trace_id} {tls} {server_name}", "id-1 - - -"),
             ("{request.header.X-A}|{response.header.b}", "x|-"),

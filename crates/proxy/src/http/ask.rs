@@ -24,6 +24,7 @@ use super::summary::Summary;
 use crate::access::{End, MemberAttempts};
 use crate::bound_request::{BoundRequest, Refusal};
 use crate::buffer::Buffer;
+use crate::http1::respond::{self, AnswerExtras};
 use crate::http1::{Body, Fields, FramingFacts, Limits, ParseOutcome};
 use crate::io::{Io, Nobody};
 use crate::member_choice::insert;
@@ -48,6 +49,8 @@ enum Answer {
     Passes(AuthGrant),
     /// The request may not pass.
     Refused(Box<AuthRefusal>),
+    /// The request may pass after a login, to which its client is redirected.
+    NeedsLogin,
     /// Nobody can say whether the request may pass.
     Failed(Failure, Option<Box<MemberAttempts>>),
     /// There is nobody to ask.
@@ -80,7 +83,8 @@ enum ResponseStart {
     /// Another response follows after this number of bytes.
     Interim(usize),
     Passes(AuthGrant),
-    Refuses,
+    /// The request may not pass, by a response with this status.
+    Refuses(u16),
 }
 
 /// Looks at what has come of the response to a question.
@@ -108,7 +112,7 @@ fn parse_answer(
         return Ok(ResponseStart::Interim(head.len));
     }
     if !(200..300).contains(&head.status) {
-        return Ok(ResponseStart::Refuses);
+        return Ok(ResponseStart::Refuses(head.status));
     }
     let mut passed = AuthGrant::default();
     for name in copied {
@@ -151,12 +155,13 @@ impl Client {
         request: &mut Request,
         auth: &Auth,
         asked: &auth::Asked,
-        question: Question,
+        mut question: Question,
         summary: &mut Summary,
     ) -> Result<Option<Arc<str>>, After> {
+        let login_page = question.login_page.take();
         let answer = match self.new_asking(request, asked, question) {
             Ok((client, asking)) => {
-                let task = client.find_out(asking, auth, asked);
+                let task = client.find_out(asking, auth, asked, login_page.is_some());
                 tokio::pin!(task);
                 let Client {
                     session, stream, ..
@@ -196,6 +201,20 @@ impl Client {
                 metrics.auth_refused.add(1);
                 Err(self.refuse_as_said(request, *refused, summary).await)
             }
+            Answer::NeedsLogin => {
+                metrics.auth_refused.add(1);
+                self.was_to_say(request, asked);
+                summary.end = End::Unauthorized;
+                let more = AnswerExtras {
+                    location: login_page.as_deref(),
+                    ..AnswerExtras::default()
+                };
+                let answer = respond::Answer {
+                    more,
+                    ..respond::Answer::new_closing(302, "See the field Location.")
+                };
+                Err(self.give_instead(request, summary, answer).await)
+            }
             Answer::Failed(failure, tries) => {
                 self.was_to_say(request, asked);
                 summary.tries = tries;
@@ -231,7 +250,7 @@ impl Client {
         let worker = &self.session.worker;
         let routed = request.routed.to_ask(asked.target);
         let routed = routed.ok_or(Failure::Connect(ConnectFailure::Refused))?;
-        let Question { head, key } = question;
+        let Question { head, key, .. } = question;
         let up = Flow::new(head, Body::None, false, None, Bounds::NONE, &worker.memory);
         let mut asking = request.once_more(routed, key, up?, worker.now());
         asking.asked = FramingFacts {
@@ -246,8 +265,15 @@ impl Client {
         Ok((client, asking))
     }
 
-    /// Asks one member after the other until one answers.
-    async fn find_out(mut self, mut asking: Request, auth: &Auth, asked: &auth::Asked) -> Answer {
+    /// Asks one member after the other until one answers. `has_login_page` is true if a response with status 401 is not for
+    /// the client.
+    async fn find_out(
+        mut self,
+        mut asking: Request,
+        auth: &Auth,
+        asked: &auth::Asked,
+        has_login_page: bool,
+    ) -> Answer {
         self.session.watch.set_total_limit(asked.timeout);
         let worker = Rc::clone(&self.session.worker);
         let routed = asking.routed.clone();
@@ -295,23 +321,22 @@ impl Client {
                     let Some(mut bound) = held.bound.take() else {
                         return Answer::NoMember(Refusal::NoMember);
                     };
-                    return match said {
-                        Some(passed) => {
-                            let taken = self.take_whole(asking, routed, bound, upstream, input);
-                            match taken.await {
-                                Ok(()) => Answer::Passes(passed),
-                                Err(failure) => Answer::Failed(failure, tries),
-                            }
-                        }
-                        None => {
+                    let grant = match said {
+                        Err(status) if status != 401 || !has_login_page => {
                             bound.tries = tries;
-                            Answer::Refused(Box::new(AuthRefusal {
+                            return Answer::Refused(Box::new(AuthRefusal {
                                 asking,
                                 bound,
                                 upstream,
                                 input,
-                            }))
+                            }));
                         }
+                        said => said.ok(),
+                    };
+                    let taken = self.take_whole(asking, routed, bound, upstream, input);
+                    return match taken.await {
+                        Ok(()) => grant.map_or(Answer::NeedsLogin, Answer::Passes),
+                        Err(failure) => Answer::Failed(failure, tries),
                     };
                 }
                 Err(failure) => {
@@ -335,8 +360,8 @@ impl Client {
         }
     }
 
-    /// Asks a member: what it says of a request that may pass, `None` if it may not. The head of the
-    /// response is in the buffer still.
+    /// Asks a member: what it says of a request that may pass, or the status of its response if it may not. The head of
+    /// the response is in the buffer still.
     async fn ask_member(
         &mut self,
         asking: &mut Request,
@@ -344,7 +369,7 @@ impl Client {
         bound: &mut BoundRequest,
         auth: &Auth,
         asked: &auth::Asked,
-    ) -> Result<(Upstream, Buffer, Option<AuthGrant>), Failure> {
+    ) -> Result<(Upstream, Buffer, Result<AuthGrant, u16>), Failure> {
         let first = match self.first_bytes(asking, routed, bound, true).await {
             // The member may have closed an idle connection just when it was to be used.
             Err(Failure::Stale) if asking.up.rewind() => {
@@ -373,7 +398,7 @@ impl Client {
         input: Buffer,
         auth: &Auth,
         asked: &auth::Asked,
-    ) -> Result<(Buffer, Option<AuthGrant>), Failure> {
+    ) -> Result<(Buffer, Result<AuthGrant, u16>), Failure> {
         let http = &routed.rule.http;
         let limits = Limits {
             max_bytes: http.max_header_bytes,
@@ -390,8 +415,8 @@ impl Client {
                     false => ResponseStart::Partial,
                 };
                 match looked {
-                    ResponseStart::Passes(passed) => return Ok((here, Some(passed))),
-                    ResponseStart::Refuses => return Ok((here, None)),
+                    ResponseStart::Passes(passed) => return Ok((here, Ok(passed))),
+                    ResponseStart::Refuses(status) => return Ok((here, Err(status))),
                     ResponseStart::Interim(len) => {
                         interims += 1;
                         if interims > MAX_INTERIM {
@@ -645,7 +670,9 @@ mod tests {
             "999 x",
         ] {
             let read = response(status, "X-User: anna\r\n");
-            assert_eq!(looked(&read), Some(ResponseStart::Refuses), "{status}");
+            let number = status[..3].parse().unwrap();
+            let wanted = Some(ResponseStart::Refuses(number));
+            assert_eq!(looked(&read), wanted, "{status}");
         }
         let interim = b"HTTP/1.1 103 Early Hints\r\nX-User: anna\r\n\r\n";
         let len = interim.len();

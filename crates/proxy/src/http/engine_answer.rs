@@ -132,7 +132,7 @@ mod tests {
     fn an_answer_that_is_no_stream_counts_as_one_event() {
         let mut answer = EngineAnswer::new(false, false);
         assert_eq!(answer.take_events(), 0);
-        answer.read_bytes(b"{\"usage\":{\"prompt_tokens\":5}");
+        answer.read_bytes(b"{\"usage\":{\"prompt_tokens\":5}}");
         assert_eq!((answer.take_events(), answer.take_events()), (1, 0));
         assert!(answer.answer_end(true).usage.is_some());
     }

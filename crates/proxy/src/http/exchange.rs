@@ -1,59 +1,29 @@
 //! Exchanges: a request is bound to a member, sent and answered.
 
-use std::sync::Arc;
 use std::task::Poll;
 
-use evenkeel_core::group::{self, Outcome};
+use evenkeel_core::group;
 use evenkeel_core::member::MemberId;
-use evenkeel_wire::orca;
 
-use super::client::{After, Client, PrivateConnection};
+use super::client::{After, Client};
+use super::delivered::Delivered;
 use super::failure::{Failure, Fault, MemberError};
-use super::flow::Flow;
 use super::progress::{Progress, Side};
 use super::request::Request;
-use super::response::{Head, take_reports};
+use super::response::Head;
 use super::route::RequestRoute;
 use super::sticky::StickyCookie;
 use super::summary::Summary;
 use super::trial::TriedRequest;
-use crate::access::{End, Hedged, Limit, MemberAttempts};
-use crate::bound_request::BoundRequest;
-use crate::http2::grpc;
+use crate::access::{End, Hedged, MemberAttempts};
+use crate::bound_request::{BoundRequest, Refusal};
 use crate::io::{Io, TransferError};
 use crate::member_choice::insert;
 use crate::tcp;
-use crate::tcp::failure::ConnectFailure;
 use crate::tcp::tunnel::{Traffic, Tunnel};
 use crate::trace;
 use crate::upstream::Upstream;
 use crate::watch::Stop;
-
-/// Outcome of delivering a response.
-pub(super) struct Delivered {
-    pub(super) end: End,
-    /// Bytes to the client, and from it beyond the request.
-    pub(super) sent: u64,
-    received: u64,
-    has_waited: bool,
-    pub(super) limit: Option<Limit>,
-    /// Fault in the rest of the response, if the exchange ended for that.
-    pub(super) member_error: Option<MemberError>,
-}
-
-impl Delivered {
-    /// Returns the outcome of a response that was for nobody.
-    pub(super) fn of_discarded(end: End, sent: u64) -> Self {
-        Delivered {
-            end,
-            sent,
-            received: 0,
-            has_waited: true,
-            limit: None,
-            member_error: None,
-        }
-    }
-}
 
 impl Client {
     /// Carries one request.
@@ -84,7 +54,7 @@ impl Client {
             .service
             .budget
             .borrow_mut()
-            .request(routed.rule.http.retry_budget);
+            .request(routed.route().retry_budget);
         if let Some(asked) = request.asked_models.take() {
             let after = Box::pin(self.answer_models(request, &mut summary, *asked)).await;
             return self.end_request(request, summary, after);
@@ -111,7 +81,7 @@ impl Client {
                 return Box::pin(self.in_maintenance(request)).await;
             }
         }
-        let plan = prompt
+        let mut plan = prompt
             .as_deref_mut()
             .and_then(|prompt| prompt.plan_request(&routed.target().group));
         if let Some(plan) = plan.as_deref()
@@ -139,7 +109,25 @@ impl Client {
                 }
             }
         };
+        let mut holds_tokens = plan.is_some();
         let after = loop {
+            if !routed.is_to_target(request.routed.target_place()) {
+                // Another group of the model, whose engines have read other prompts.
+                routed = request.routed.clone();
+                plan = prompt
+                    .as_deref_mut()
+                    .and_then(|prompt| prompt.plan_request(&routed.target().group));
+                now = self.session.worker.now();
+                request.begin_group(summary.retries);
+                tried.clear();
+                let unheld = plan.as_deref().filter(|_| !holds_tokens);
+                holds_tokens |= unheld.is_some();
+                if let Some(plan) = unheld
+                    && let Some(over) = self.hold_tokens(request, plan, now)
+                {
+                    return Box::pin(self.answer_limited(request, over)).await;
+                }
+            }
             // Each has one place, whoever is asked: connections are to stay small.
             let mut bound;
             let mut answered;
@@ -172,6 +160,8 @@ impl Client {
                 );
                 bound = match binding.await {
                     Ok(bound) => bound,
+                    Err(Refusal::NoMember) if routed.may_try_again(&mut tried) => continue,
+                    Err(refusal) if refusal.is_of_group() && self.fall_back(request) => continue,
                     Err(refusal) if routed.is_first_token_late(refusal) => {
                         let plan = plan.as_deref();
                         break Box::pin(self.answer_late(request, &mut summary, plan)).await;
@@ -181,6 +171,7 @@ impl Client {
                         break refused.await;
                     }
                 };
+                self.limit_attempt(&routed);
                 let may_hedge = self.private.is_none();
                 answered = if may_hedge && request.is_hedged(&routed, summary.retries) {
                     // In a box: the connections of others are to stay small.
@@ -211,11 +202,15 @@ impl Client {
                         &tried,
                         &bound,
                         &head,
-                        summary.retries,
+                        request.group_retries(summary.retries),
                     ) =>
                 {
                     upstream.reset_on_drop();
                     Failure::Status(head.outcome)
+                }
+                Ok((head, upstream)) if self.may_ask_group(request, &routed, &head) => {
+                    upstream.reset_on_drop();
+                    Failure::GroupRefused(head.outcome)
                 }
                 Ok((mut head, mut upstream)) => {
                     if let Some(stuck) = &request.stuck {
@@ -256,12 +251,7 @@ impl Client {
                     break self
                         .settle_connections(request, &routed, bound, head, upstream, &delivered);
                 }
-                Err(
-                    Failure::TimedOut
-                    | Failure::ClientTimedOut
-                    | Failure::Connect(ConnectFailure::TimedOut),
-                ) if self.session.watch.is_over() => Failure::DeadlineExceeded,
-                Err(failure) => failure,
+                Err(failure) => self.check_deadline(request, failure),
             };
             now = self.session.worker.now();
             routed
@@ -269,13 +259,23 @@ impl Client {
                 .group
                 .finish(bound.ticket, failure.member_outcome(), now);
             request.end_attempt(failure.name(), now);
-            if self.may_retry(request, &routed, &failure, summary.retries) {
+            let retries = request.group_retries(summary.retries);
+            if self.may_retry(request, &routed, &failure, retries)
+                || failure.may_leave_group(request) && self.fall_back(request)
+            {
                 summary.retries += 1;
                 self.session.service.metrics.retries.add(1);
                 insert(&mut tried, bound.member);
                 request.next_span(|| trace::new_span(&mut self.session.worker.rng.borrow_mut()));
-                // In a box: a connection is to stay small.
+                // In a box, as the pause: a connection is to stay small.
                 last = Some(Box::new(failure));
+                let paused = Box::pin(self.pause_before_retry(request, &routed)).await;
+                match paused {
+                    Ok(later) => now = later,
+                    Err(failure) => {
+                        break Box::pin(self.answer_failed(request, &mut summary, failure)).await;
+                    }
+                }
                 continue;
             }
             break self.answer_failed(request, &mut summary, failure).await;
@@ -459,6 +459,7 @@ impl Client {
             delivered.limit = Some(limit);
         }
         if end == End::Complete && head.status == 101 {
+            session.watch.lift_limits();
             let mut traffic = Traffic {
                 up: tcp::flow::Flow::with_read(up.take_rest()),
                 down: tcp::flow::Flow::with_read(down.take_rest()),
@@ -475,112 +476,5 @@ impl Client {
             delivered.has_waited = true;
         }
         delivered
-    }
-
-    /// Takes in what trailers say. Returns a failure of the member, if they tell of one.
-    fn read_end(
-        &mut self,
-        routed: &RequestRoute,
-        bound: &BoundRequest,
-        down: &mut Flow,
-    ) -> Option<Outcome> {
-        if let Some(reports) = down.take_reports() {
-            let [text, binary] = [orca::FIELD, orca::BINARY_FIELD].map(|name| reports.values(name));
-            take_reports(routed.target(), bound, &self.session.worker, text, binary);
-        }
-        let Io::Stream(stream) = &mut self.stream else {
-            return None;
-        };
-        let status = stream.take_grpc_status()?;
-        grpc::is_failure(&status).then_some(Outcome::Failure)
-    }
-
-    /// Decides what becomes of the two connections.
-    pub(super) fn settle_connections(
-        &mut self,
-        request: &mut Request,
-        routed: &RequestRoute,
-        mut bound: BoundRequest,
-        mut head: Head,
-        mut upstream: Upstream,
-        delivered: &Delivered,
-    ) -> After {
-        let said = self.read_end(routed, &bound, &mut head.down);
-        let worker = &self.session.worker;
-        let outcome = match delivered.end {
-            End::Complete if said.is_some() => said.unwrap_or(head.outcome),
-            End::Complete | End::Alert => head.outcome,
-            // As with TCP: what a client sends in a tunnel can make a member reset it.
-            End::Member if head.status == 101 => head.outcome,
-            End::Member | End::MemberTimeout => Outcome::Failure,
-            _ => Outcome::Cancelled,
-        };
-        // Mostly the head brings the body along.
-        let ended = if delivered.has_waited {
-            worker.now()
-        } else {
-            head.at
-        };
-        if let Some(engine) = bound.ticket.engine_mut() {
-            let is_complete = head.status == 200 && delivered.end == End::Complete;
-            let end = head.down.answer_end(is_complete);
-            request.note_tokens(end.usage, engine.first_token());
-            engine.count_times(&end, request.at, ended);
-            if let Some((charge, tokens)) = engine.count_share(&end) {
-                let queue = &routed.target().group.queue;
-                queue.correct_charge(&charge, tokens);
-            }
-            engine.finish(&end, ended);
-            self.settle_tokens(request, head.status, &end, ended);
-        }
-        bound.ticket.note_bytes(head.down.body_sent());
-        routed.target().group.finish(bound.ticket, outcome, ended);
-        let clean = !head.down.has_excess();
-        if let Some(rest) = head.down.end_flow(worker) {
-            worker.buffers.give_back(rest);
-        }
-        if !delivered.end.is_orderly() {
-            // Neither side may take what it has for the whole.
-            upstream.reset_on_drop();
-            return After::Cut;
-        }
-        if head.status == 101 {
-            return After::Close;
-        }
-        let sent_all = request.up.is_done();
-        let shared = routed.target().shares_connections();
-        if request.authenticates_connection || head.authenticates_connection {
-            upstream.set_private();
-        }
-        let goes_on = head.keep_alive && sent_all && clean && !head.until_close && shared;
-        if goes_on && upstream.is_private() {
-            // A stream of HTTP/2 is no connection, and its client's others are not known to be the same user's.
-            let is_connection = !matches!(self.stream, Io::Stream(_) | Io::Nobody(_));
-            if is_connection && head.delivery.keep_alive {
-                self.private = Some(Box::new(PrivateConnection {
-                    group: Arc::clone(&routed.target().group),
-                    member: bound.member,
-                    upstream,
-                }));
-            }
-        } else if goes_on {
-            let http = &routed.rule.http;
-            let expires = worker.watchers.coarse_now().after(http.pool_idle_timeout);
-            if let Some(connection) = upstream.into_shared_connection() {
-                let (pool, most) = (&worker.upstreams, http.pool_idle_connections);
-                pool.give_back(bound.member, connection, most, expires);
-            }
-        } else if !sent_all {
-            upstream.reset_on_drop();
-        }
-        if head.delivery.keep_alive {
-            return After::NextRequest;
-        }
-        // A client that asked for the end sends nothing more.
-        if !request.keep_alive && sent_all && !request.up.has_excess() {
-            After::Close
-        } else {
-            After::Linger
-        }
     }
 }

@@ -34,13 +34,15 @@ pub(super) enum Failure {
     Refused,
     /// The member's response has a status after which another member is asked.
     Status(Outcome),
+    /// The member's response has such a status, and no other member of the group may be asked.
+    GroupRefused(Outcome),
     /// The process, or the machine, has run out of something while the exchange was under way.
     Exhausted(Shortage),
     /// The member sent no response, or not the whole head of one.
     Garbage,
     /// The response did not come in time.
     TimedOut,
-    /// The client has set a time, and it is over.
+    /// The time of the whole request is over, which its route or its client has set.
     DeadlineExceeded,
     /// The request's body is not valid.
     BadRequest(String),
@@ -84,7 +86,7 @@ impl Failure {
     pub(super) fn member_outcome(&self) -> Outcome {
         match self {
             Failure::Connect(failure) => failure.member_outcome(),
-            Failure::Status(outcome) => *outcome,
+            Failure::Status(outcome) | Failure::GroupRefused(outcome) => *outcome,
             Failure::BadRequest(_)
             | Failure::Alias(_)
             | Failure::TooLarge
@@ -104,6 +106,18 @@ impl Failure {
 }
 
 impl Failure {
+    /// Returns the failure once the time of the whole request is over. A call of gRPC may send for as long as it lasts;
+    /// another client that still sends its request is late itself.
+    pub(super) fn past_deadline(self, grpc: bool) -> Self {
+        match self {
+            Failure::TimedOut | Failure::Connect(ConnectFailure::TimedOut) => {
+                Failure::DeadlineExceeded
+            }
+            Failure::ClientTimedOut if grpc => Failure::DeadlineExceeded,
+            failure => failure,
+        }
+    }
+
     /// Returns the kind of the failure, for traces.
     pub(super) fn name(&self) -> &'static str {
         match self {
@@ -116,7 +130,7 @@ impl Failure {
             Failure::Silent => "closed",
             Failure::Stale => "stale",
             Failure::Refused => "refused",
-            Failure::Status(_) => "status",
+            Failure::Status(_) | Failure::GroupRefused(_) => "status",
             Failure::Garbage => "bad_response",
             Failure::TimedOut => "timeout",
             Failure::DeadlineExceeded => "deadline_exceeded",
@@ -150,9 +164,18 @@ impl Client {
         refusal: Refusal,
         last: Option<Box<Failure>>,
     ) -> After {
-        if refusal == Refusal::NoMember && summary.retries > 0 {
+        let failure = match refusal {
             // The members that were tried count for more than that none is left.
-            let failure = last.map_or(Failure::Connect(ConnectFailure::Refused), |last| *last);
+            Refusal::NoMember if summary.retries > 0 => {
+                let refused = Failure::Connect(ConnectFailure::Refused);
+                Some(last.map_or(refused, |last| *last))
+            }
+            Refusal::QueueTimeout if self.session.watch.is_over() => {
+                Some(Failure::DeadlineExceeded)
+            }
+            _ => None,
+        };
+        if let Some(failure) = failure {
             return self.answer_failed(request, summary, failure).await;
         }
         summary.end = self.session.count_refusal(refusal);
@@ -224,7 +247,7 @@ impl Client {
                 let text = "The server takes no WebSocket over HTTP/2.".into();
                 (End::Refused, 501, text)
             }
-            Failure::Refused | Failure::Status(_) => {
+            Failure::Refused | Failure::Status(_) | Failure::GroupRefused(_) => {
                 (End::Member, 502, "The server refused the request.".into())
             }
             Failure::Stale => {
@@ -322,6 +345,8 @@ impl Client {
         answer: Answer<'_>,
     ) -> After {
         let status = answer.status;
+        // The client has its own time for the answer.
+        self.session.watch.lift_limits();
         // The rest of a request that was not sent on is still in the way.
         let body_is_read = request.up.skip_what_was_read();
         let keep_alive = request.keep_alive

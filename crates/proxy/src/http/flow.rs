@@ -130,6 +130,8 @@ pub(crate) struct Flow {
     /// True if the end of such a body was passed on.
     has_ended: bool,
     framing: Framing,
+    /// Bytes of the framing of chunks that were read and are passed on.
+    framing_bytes: u32,
     /// Bytes that were read: first those that may be sent, then those that were not looked at yet.
     buffer: Option<Buffer>,
     /// Number of bytes of the buffer that may be sent.
@@ -189,6 +191,7 @@ impl Flow {
             flushed: true,
             has_begun: false,
             framing,
+            framing_bytes: 0,
             buffer,
             ready: 0,
             pipe: None,
@@ -254,6 +257,7 @@ impl Flow {
             has_ended: false,
             places: None,
             framing: Framing::Done,
+            framing_bytes: 0,
             buffer: None,
             ready: 0,
             pipe: None,
@@ -313,9 +317,14 @@ impl Flow {
                 decoder,
                 strip: false,
             } => {
+                let allowed = decoder.allowed_content();
                 let (kept, scanned) = decoder
                     .pass_input(buffer.bytes_mut())
                     .map_err(TransferError::Chunks)?;
+                let content = allowed.saturating_sub(decoder.allowed_content());
+                let framing = (kept as u64).saturating_sub(content);
+                let framing = u32::try_from(framing).unwrap_or(u32::MAX);
+                self.framing_bytes = self.framing_bytes.saturating_add(framing);
                 buffer.cut_out(kept, scanned.len);
                 self.ready = kept;
                 if scanned.end {
@@ -436,6 +445,12 @@ impl Flow {
     /// Bytes of the body sent so far.
     pub(crate) fn body_sent(&self) -> u64 {
         self.written.saturating_sub(self.body_at) as u64 + self.moved
+    }
+
+    /// Bytes of the body's content sent so far, without the framing of chunks.
+    pub(crate) fn content_sent(&self) -> u64 {
+        self.body_sent()
+            .saturating_sub(u64::from(self.framing_bytes))
     }
 
     /// Ends the flow: what was read after the message.
@@ -682,6 +697,32 @@ mod tests {
         let mut none = none.unwrap();
         none.add_lines(b"X-A: 1\r\n", &memory).unwrap();
         assert!(none.is_done());
+    }
+
+    #[test]
+    fn the_framing_of_chunks_is_no_content() {
+        let memory = new_memory(1 << 20);
+        let buffers = crate::buffer::BufferPool::new(new_memory(1 << 20));
+        let head = b"POST / HTTP/1.1\r\n\r\n".to_vec();
+        let chunks = "1\r\na\r\n".repeat(50) + "A;x=y\r\n0123456789\r\n0\r\n\r\n";
+        for (strip, body) in [(false, chunks.len() as u64), (true, 60)] {
+            let mut buffer = buffers.take();
+            let mut from = chunks.as_bytes();
+            let cx = &mut Context::from_waker(std::task::Waker::noop());
+            assert!(buffer.poll_fill(cx, &mut from).is_ready());
+            let flow = Flow::new(
+                head.clone(),
+                Body::Chunked,
+                strip,
+                Some(buffer),
+                Bounds::NONE,
+                &memory,
+            );
+            let mut flow = flow.unwrap();
+            assert_eq!(flow.content_sent(), 0);
+            flow.set_sent();
+            assert_eq!((flow.body_sent(), flow.content_sent()), (body, 60));
+        }
     }
 
     #[test]

@@ -303,7 +303,12 @@ impl Client {
         let span = hedge.as_ref().map(|hedge| hedge.span);
         let (won, outcome, why) = match first {
             // The other one has been slow, which nobody has measured to its end.
-            First::Hedge(won) => (won, Outcome::Cancelled, "slower"),
+            First::Hedge(won) => {
+                if let Some((_, began)) = sent {
+                    self.limit_attempt_since(routed, began);
+                }
+                (won, Outcome::Cancelled, "slower")
+            }
             First::Usual(Ok(answered)) => {
                 // Whoever has not answered is not asked again, if this response is not wanted.
                 self.note_lost(request, routed, sent, span);
@@ -404,9 +409,11 @@ impl Client {
         };
         // One that was not sent is none: there are retries for that.
         let hedge = hedge.as_mut()?;
-        if !is_of_one_member || hedge.is_over || hedge.sent.get().is_none() {
+        let (_, began) = hedge.sent.get()?;
+        if !is_of_one_member || hedge.is_over {
             return None;
         }
+        self.limit_attempt_since(routed, began);
         let Client {
             session, stream, ..
         } = self;

@@ -10,7 +10,7 @@ use evenkeel_core::group;
 use super::client::Client;
 use super::copied::CopyReceiver;
 use super::copy::{Copy, CopyRefusal};
-use super::exchange::Delivered;
+use super::delivered::Delivered;
 use super::flow::Flow;
 use super::progress::Progress;
 use super::prompt::Prompt;

@@ -9,11 +9,14 @@ mod call;
 mod client;
 mod copied;
 mod copy;
+mod delivered;
 mod encoder;
 mod engine_answer;
 mod engine_error;
 mod exchange;
 mod failure;
+mod fallback;
+mod fallbacks;
 mod first_bytes;
 pub(crate) mod flow;
 mod hedge;
@@ -35,11 +38,13 @@ mod response;
 mod retry;
 mod route;
 mod route_answer;
+mod settle;
 mod sticky;
 mod stream;
 mod summary;
 mod target_facts;
 mod tasks;
+mod time_limits;
 mod token_limit;
 mod trial;
 
@@ -114,7 +119,10 @@ async fn serve_http(session: Session, stream: Io, tasks: &Rc<Tasks>) {
             Ok(request) => request,
             Err(after) => break after,
         };
-        match client.carry_request(&mut request).await {
+        client.limit_request(&request);
+        let after = client.carry_request(&mut request).await;
+        client.lift_limits(&request);
+        match after {
             After::NextRequest => client.age.add_request(),
             after => break after,
         }
@@ -171,10 +179,10 @@ mod tests {
         // parts of a head for a member of HTTP/2 are (8 bytes). For engines of language
         // models: the reader of an answer (8 bytes for each of three messages), the request at the engine (8 bytes in
         // each ticket), and the prompt and its plan, where they are made and where they are used (64 bytes), facts for the
-        // groups of models and held tokens (twice 8 bytes), and the body of an error that their clients know (8 bytes); all else is in boxes that other groups do not have. The task serves other clients afterwards: its inbox and its pool (32 bytes). The trial of an ejected member and a request for the list of models, with the places where both are awaited, take 40 bytes, and the name of a single model that a client asks for 8 bytes. For several mirrors: the bytes that other messages have, too (8 bytes for each of three messages), and who gets them (16 bytes). A transport more, as there is in tests, costs a word
+        // groups of models and held tokens (twice 8 bytes), and the body of an error that their clients know (8 bytes); all else is in boxes that other groups do not have. The task serves other clients afterwards: its inbox and its pool (32 bytes). The trial of an ejected member and a request for the list of models, with the places where both are awaited, take 40 bytes, and the name of a single model that a client asks for 8 bytes. A retry waits in a box before it begins, and fails in one (56 bytes). For several mirrors: the bytes that other messages have, too (8 bytes for each of three messages), and who gets them (16 bytes). Other groups of a model that may get the request afterwards take 8 bytes. A transport more, as there is in tests, costs a word
         // for each connection.
         assert!(
-            http <= 2760 + 32 + 64 + 24 + 8 + 96 + 32 + 16 + 40 + 8 + 40 + 8,
+            http <= 2760 + 32 + 64 + 24 + 8 + 96 + 32 + 16 + 40 + 8 + 40 + 8 + 56 + 8,
             "{http}"
         );
         let tcp = size_of_tcp(crate::tcp::serve_tcp);

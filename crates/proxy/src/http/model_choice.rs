@@ -6,6 +6,7 @@ use evenkeel_manager::models::Models;
 use super::alias_refusal::AliasRefusal;
 use super::client::Client;
 use super::failure::Failure;
+use super::fallbacks::Fallbacks;
 use super::prompt::{NamedModel, Prompt};
 use super::request::Request;
 use super::route::RequestRoute;
@@ -22,12 +23,8 @@ impl RequestRoute {
     ) -> Option<(u32, bool)> {
         let places = models.find_places(name).unwrap_or_default();
         let first = places.first()?;
-        let works = |place: &&u32| {
-            let routed = self.with_target(**place);
-            routed.target().group.current.load().has_working_member()
-                && !routed.response_policy().is_in_maintenance(client)
-        };
-        let chosen = places.iter().find(works).unwrap_or(first);
+        let is_open = |place: &&u32| self.with_target(**place).is_open(client);
+        let chosen = places.iter().find(is_open).unwrap_or(first);
         Some((*chosen, chosen == first))
     }
 }
@@ -94,11 +91,16 @@ impl Client {
         match routed.find_model_place(models, name, client) {
             None => counts.models_other.add(1),
             Some((place, is_first)) => {
-                match is_first {
-                    true => counts.models_matched.add(1),
-                    false => counts.models_fallback.add(1),
+                let places = models.find_places(name).unwrap_or_default();
+                match places {
+                    [first, ..] if !is_first => {
+                        counts.models_fallback.add(1);
+                        request.note_fallback(&routed.with_target(*first));
+                    }
+                    _ => counts.models_matched.add(1),
                 }
                 request.move_to_target(place);
+                request.fallbacks = Fallbacks::after(places, place);
             }
         }
         Ok(())

@@ -167,8 +167,9 @@ impl Client {
             return Err(NoRequest::Challenge(answer, head.framing_facts.head));
         }
         let bindings = self.bindings.borrow();
+        let agreed = self.stream.agreed_parameters().map(|of| &**of);
         let (routed, given) =
-            RequestRoute::find_route(&self.session, rule, &bindings, &head.request, hop);
+            RequestRoute::find_route(&self.session, rule, &bindings, &head.request, hop, agreed);
         drop(bindings);
         let mut out = worker.buffers.take_head();
         let bounds = routed.body_bounds(head.request.body);

@@ -11,10 +11,11 @@ use std::net::IpAddr;
 use std::ops::Range;
 use std::sync::OnceLock;
 
-use evenkeel_core::engines::PromptPart;
+use evenkeel_core::engine_counts::PromptPart;
 use evenkeel_core::prompt_key::prompt_secret;
 use evenkeel_inference::chain::{Chain, ChainBuilder, HashKey};
 use evenkeel_inference::group::{RequestFacts, RequestPlan};
+use evenkeel_inference::labels::{Operation, RequestLabels};
 use evenkeel_inference::model_name::ModelName;
 use evenkeel_inference::scanner::{Progress, Scanner};
 use evenkeel_manager::snapshot::GroupHandle;
@@ -52,6 +53,9 @@ pub(crate) struct Prompt {
     /// Most bytes of the body that are read before a member is chosen.
     max_bytes: usize,
     random: u64,
+    operation: Operation,
+    /// Name of the engines' model that stands in the body in place of an alias.
+    written_model: Option<ModelName>,
     /// Hash of the client's key, if the group may need it.
     pub(super) owner: u64,
 }
@@ -110,6 +114,7 @@ pub(super) fn begin_prompt(
     prompt.begin(request.body, is_readable);
     prompt.max_bytes = max_bytes;
     prompt.random = random;
+    prompt.operation = Operation::find(request.path()).map_or(Operation::Other, |(of, _)| of);
     prompt.owner = 0;
     prompt.is_measured = false;
     Some(prompt)
@@ -149,6 +154,8 @@ impl Prompt {
             is_readable: true,
             max_bytes: 0,
             random: 0,
+            operation: Operation::Other,
+            written_model: None,
             owner: 0,
         }
     }
@@ -160,6 +167,7 @@ impl Prompt {
             _ => None,
         };
         self.content_bytes = 0;
+        self.written_model = None;
         self.is_readable = is_readable;
     }
 
@@ -193,14 +201,23 @@ impl Prompt {
             .or_else(|| ended().then_some(self.content_bytes))
     }
 
-    /// Number of bytes that the body counts as a prompt.
-    fn counted_bytes(&self) -> u64 {
+    /// Number of bytes that the body counts as a prompt of which this part was read. Pictures count little where engines
+    /// see the same prompt.
+    fn counted_bytes(&self, part: PromptPart) -> u64 {
+        let uncounted = match part {
+            PromptPart::Whole | PromptPart::Beginning => self.builder.uncounted_bytes(),
+            _ => 0,
+        };
         let at_least = match self.is_measured {
             // Otherwise a client could keep the rest back until a member is chosen.
             true => self.content_bytes.max(self.max_bytes as u64),
             false => self.content_bytes,
         };
-        let bytes = self.body_size().unwrap_or(at_least);
+        let bytes = match self.body_size() {
+            Some(size) => size.saturating_sub(uncounted),
+            // More may come, and be no picture.
+            None => at_least,
+        };
         match self.is_readable {
             true => bytes,
             false => bytes.saturating_mul(EXPANSION),
@@ -239,8 +256,9 @@ impl Prompt {
         self.framing.is_some()
     }
 
-    /// Counts the prompt as one for the model `name`, whose name stands in the body now.
+    /// Counts the prompt as one for the model `name`, whose name stands in the body now, as JSON has it.
     pub(super) fn replace_model(&mut self, name: &str) {
+        self.written_model = ModelName::decode(name.as_bytes());
         self.builder.replace_model(name.as_bytes());
     }
 
@@ -257,9 +275,22 @@ impl Prompt {
         }
     }
 
+    /// Labels of the request in metrics.
+    fn labels(&self) -> RequestLabels {
+        let named = || match self.named_model() {
+            NamedModel::Name(name) => Some(name),
+            _ => None,
+        };
+        RequestLabels {
+            model: self.written_model.or_else(named),
+            operation: self.operation,
+        }
+    }
+
     /// Facts of the request, as far as engines cannot see others.
     fn request_facts(&mut self) -> RequestFacts<'_> {
-        let (part, bytes) = (self.part_read(), self.counted_bytes());
+        let part = self.part_read();
+        let bytes = self.counted_bytes(part);
         let is_clear = !matches!(part, PromptPart::Ambiguous | PromptPart::Broken);
         let is_complete = is_clear && self.scanner.scan_progress() == Progress::Complete;
         let is_measured = self.body_size().is_some();
@@ -286,9 +317,9 @@ impl Prompt {
         let group = handle.current.load();
         let engines = group.engines()?;
         engines.counts().count_prompt(self.part_read());
-        let owner = self.owner;
+        let (owner, labels) = (self.owner, self.labels());
         let plan = engines.group().plan_request(self.request_facts());
-        Some(Box::new(plan.of_owner(owner)))
+        Some(Box::new(plan.of_owner(owner).with_labels(labels)))
     }
 }
 
@@ -498,6 +529,38 @@ mod tests {
         // A compressed body counts for what it may become.
         let compressed = measure(Body::Chunked, &wide, false);
         assert_eq!(compressed, (PromptPart::Compressed, 32_000, 0, None));
+    }
+
+    #[test]
+    fn pictures_count_little_unless_engines_may_see_something_else() {
+        use evenkeel_inference::media::MOST_MEDIA_BYTES;
+        let picture = "x".repeat(6000);
+        let body = |part: &str, more: &str| {
+            format!(r#"{{"messages":[{{"content":[{part}]}}]{more},"max_tokens":5}}"#)
+        };
+        let url = format!(r#"{{"image_url":{{"url":"{picture}"}}}}"#);
+        let text = format!(r#"{{"text":"{picture}"}}"#);
+        let uncounted = 6000 - MOST_MEDIA_BYTES;
+        for (part, body, uncounted) in [
+            (PromptPart::Whole, body(&url, ""), uncounted),
+            (PromptPart::Whole, body(&text, ""), 0),
+            (PromptPart::Ambiguous, body(&url, r#","prompt":"a""#), 0),
+            (PromptPart::Broken, body(&url, r#","top_p":NaN"#), 0),
+        ] {
+            let length = body.len() as u64;
+            for framing in [Body::Length(length), Body::Chunked] {
+                let (read, bytes, _, _) = measure(framing, body.as_bytes(), true);
+                assert_eq!((read, bytes), (part, length - uncounted), "{body}");
+            }
+        }
+        // The rest of the body is not here: it may be no picture.
+        let beginning = format!(r#"{{"messages":[{{"content":[{url}"#);
+        let mut prompt = Prompt::new(&key());
+        prompt.begin(Body::Chunked, true);
+        (prompt.is_measured, prompt.max_bytes) = (true, 10_000);
+        let chunk = format!("{:x}\r\n{beginning}\r\n", beginning.len());
+        prompt.read_bytes(chunk.as_bytes());
+        assert_eq!(prompt.request_facts().chain.prompt_bytes(), 10_000);
     }
 
     #[test]

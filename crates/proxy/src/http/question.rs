@@ -2,7 +2,7 @@
 
 use evenkeel_manager::auth;
 
-use super::route::RequestRoute;
+use super::route::{RequestRoute, write_location};
 use crate::http1::Hop;
 use crate::http1::forward::write_question;
 use crate::message;
@@ -13,6 +13,8 @@ pub(super) struct Question {
     pub(super) head: Vec<u8>,
     /// Hash of what the group's strategy wants to see of the request.
     pub(super) key: Option<u64>,
+    /// Address to which the client is redirected if the answer has status 401.
+    pub(super) login_page: Option<String>,
 }
 
 impl Question {
@@ -29,6 +31,12 @@ impl Question {
             let group = routed.target().group.current.load();
             group.wants_key().and_then(|key| request.hash_part(key))
         });
-        Question { head, key }
+        let page = asked.login_page.as_ref();
+        let login_page = page.and_then(|page| write_location(page, request, request.path(), hop));
+        Question {
+            head,
+            key,
+            login_page,
+        }
     }
 }

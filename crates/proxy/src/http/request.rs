@@ -14,6 +14,7 @@ use evenkeel_manager::models::AliasedModel;
 
 use super::asked_models::AskedModels;
 use super::copied::{CopyReceiver, PlannedCopies};
+use super::fallbacks::Fallbacks;
 use super::flow::{Flow, KeepPlan};
 use super::login::Login;
 use super::prompt::{self, NamedModel, Prompt};
@@ -61,6 +62,8 @@ pub(super) struct Request {
     pub(super) prompt: Option<Box<Prompt>>,
     /// Facts for the groups that the model's name may lead to, if the groups need some.
     other_targets: Option<Box<OtherTargets>>,
+    /// Groups that may get the request after the group that the request has now.
+    pub(super) fallbacks: Option<Box<Fallbacks>>,
     /// True if the request is one with a body for engines.
     pub(super) is_for_engines: bool,
     /// Cost of the request for strategies.
@@ -259,7 +262,8 @@ impl Request {
         let repeatable = idempotent || is_named;
         let max_prompt = prompt.as_deref().map_or(0, Prompt::max_bytes);
         let most_kept = route.retry_max_body.max(max_prompt);
-        let keeps = (is_named || is_for_engines) && given.is_none() && route.retries > 0;
+        let is_sent_again = route.retries > 0 || routed.chooses_by_model();
+        let keeps = (is_named || is_for_engines) && given.is_none() && is_sent_again;
         let keeps = keeps.then(|| KeepPlan::new(most_kept, &worker.memory));
         let may_hedge = matches!(head.request.method, "GET" | "HEAD" | "OPTIONS")
             && !head.framing_facts.upgrade
@@ -326,6 +330,7 @@ impl Request {
             has_weak_tags,
             prompt,
             other_targets,
+            fallbacks: None,
             is_for_engines,
             cost,
             class,
@@ -363,14 +368,39 @@ impl Request {
         if self.routed.is_to_target(target) {
             return;
         }
-        let others = self.other_targets.take();
-        let facts = others.map_or_else(TargetFacts::default, |mut others| others.take(target));
+        let others = self.other_targets.as_mut();
+        let facts = others.map_or_else(TargetFacts::default, |others| others.take(target));
+        let facts_before = TargetFacts {
+            key: self.key.take(),
+            stuck: self.stuck.take(),
+            chooser: self.facts.take(),
+            cross_origin: self.cross_origin.take(),
+        };
+        OtherTargets::put(
+            &mut self.other_targets,
+            self.routed.target_place(),
+            facts_before,
+        );
         self.routed = self.routed.with_target(target);
         self.is_for_engines = self.routed.is_for_engines();
         self.key = facts.key;
         self.stuck = facts.stuck;
         self.facts = facts.chooser;
         self.cross_origin = facts.cross_origin;
+    }
+
+    /// Number of retries at the group that the request has now, of all of its `retries`.
+    #[inline]
+    pub(super) fn group_retries(&self, retries: u32) -> u32 {
+        let others = self.fallbacks.as_deref();
+        others.map_or(retries, |others| others.count_retries(retries))
+    }
+
+    /// Notes that the request has been given to another group, after this many retries.
+    pub(super) fn begin_group(&mut self, retries: u32) {
+        if let Some(others) = &mut self.fallbacks {
+            others.begin_group(retries);
+        }
     }
 
     /// Facts about the request at an engine, if the log or a trace has them.
@@ -403,6 +433,15 @@ impl Request {
             && let NamedModel::Name(name) = prompt.named_model()
         {
             facts.model = Some(String::from_utf8_lossy(name.as_bytes()).into());
+        }
+    }
+
+    /// Notes for the log that another group gets the request than that of `routed`.
+    #[cold]
+    pub(super) fn note_fallback(&mut self, routed: &RequestRoute) {
+        let group = Arc::clone(routed.target().group.current.load().name());
+        if let Some(facts) = self.engine_facts() {
+            facts.fallback_from.get_or_insert(group);
         }
     }
 
@@ -517,6 +556,7 @@ impl Request {
             has_weak_tags: false,
             prompt: None,
             other_targets: None,
+            fallbacks: None,
             is_for_engines: false,
             cost: self.cost,
             class: self.class,

@@ -23,6 +23,7 @@ use super::flow::{Bounds, Flow};
 use super::progress::Progress;
 use super::request::Request;
 use super::route::RequestRoute;
+use super::sticky::SET_COOKIE;
 use crate::access::{self, MemberAttempts};
 use crate::bound_request::BoundRequest;
 use crate::buffer::Buffer;
@@ -42,11 +43,10 @@ use crate::service::State;
 use crate::watch::Stop;
 use crate::worker::Worker;
 
-/// Interim responses that a member may send before the final one. Together their heads may
-/// be as long as one head.
+/// Most interim responses before the final one. Their heads may together be as long as one head.
 pub(super) const MAX_INTERIM: u32 = 32;
 
-/// The head of a response, ready to be sent on.
+/// Head of a response, ready to be sent on.
 pub(super) struct Head {
     /// Bytes that the client gets first, and the part of the body that has arrived.
     pub(super) down: Flow,
@@ -79,8 +79,8 @@ enum Response {
 }
 
 impl Client {
-    /// Sends the request, and waits for bytes of a response, or for a head of HTTP/2: that stays in
-    /// `upstream`, and `input` is empty then.
+    /// Sends the request, and waits for bytes of a response, or for a head of HTTP/2, which stays in
+    /// `upstream`.
     pub(super) async fn fill_response(
         &mut self,
         request: &mut Request,
@@ -120,7 +120,7 @@ impl Client {
                 }
                 if filled.is_pending() {
                     if input.is_some() {
-                        // A part of the head has come: the member may wait until that is acknowledged.
+                        // The member may wait until this part of the head is acknowledged.
                         upstream.acknowledge_now();
                     }
                     progress.arm_deadline(&session.watch, up, None, timeouts, limits);
@@ -341,19 +341,19 @@ impl Client {
             original = Body::Stream;
             head.body = original;
         }
-        let cookie = request.stuck.as_ref().filter(|_| !interim);
-        let cookie = cookie.and_then(|stuck| {
-            let secure = self.stream.uri_scheme() == "https";
-            stuck.set_cookie(routed.target(), bound.member, secure, worker)
-        });
-        let cookie = cookie.as_deref();
+        let stuck = request.stuck.as_ref().filter(|_| !interim);
+        let secure = self.stream.uri_scheme() == "https";
+        let session =
+            stuck.and_then(|of| of.bind_client(routed.target(), bound.member, secure, worker));
+        let session = session.as_ref().map(|(name, value)| (*name, &**value));
         let id = request.answered_id(routed).filter(|_| !interim);
-        if let Some((name, _)) = id {
+        let field = session.filter(|(name, _)| *name != SET_COOKIE);
+        for (name, _) in id.into_iter().chain(field) {
             head.leave_out(name);
         }
         let added = ResponseAdditions {
             changes,
-            cookie,
+            session,
             cors,
             id,
         };
@@ -444,6 +444,9 @@ impl Client {
         let answer = bound.ticket.engine_mut().map(|engine| {
             if matches!(status, 429 | 503) {
                 engine.mark_full(at.after(FULL_TIME));
+            }
+            if is_event_stream {
+                engine.begin_stream(at);
             }
             let is_framed = body == Body::Chunked && encoder.is_none() && !delivery.strip_chunks;
             let answer = EngineAnswer::new(is_event_stream, is_framed);

@@ -1,4 +1,4 @@
-//! Decision whether a request is sent to another member after a failure.
+//! Decision whether a request is sent again after a failure: to another member, or to the same one if the route says so.
 
 use evenkeel_core::group;
 use evenkeel_core::member::MemberId;
@@ -10,6 +10,31 @@ use super::request::Request;
 use super::response::Head;
 use super::route::RequestRoute;
 use crate::bound_request::BoundRequest;
+
+impl Request {
+    /// True if a response with this status says that an engine is full. The engine has not begun.
+    fn is_full_engine(&self, status: u16) -> bool {
+        self.is_for_engines && matches!(status, 429 | 503)
+    }
+
+    /// True if the request may be sent elsewhere after a response with this status.
+    pub(super) fn is_refusal(&self, routed: &RequestRoute, status: u16) -> bool {
+        let is_named =
+            self.is_full_engine(status) || routed.route().retry_statuses.contains(&status);
+        is_named && self.is_repeatable()
+    }
+}
+
+impl RequestRoute {
+    /// True if members that were tried may be tried again, as no other one is left: they are forgotten then.
+    pub(super) fn may_try_again(&self, tried: &mut Vec<MemberId>) -> bool {
+        let may = self.route().retry_same_member && !tried.is_empty();
+        if may {
+            tried.clear();
+        }
+        may
+    }
+}
 
 impl Client {
     /// True if the request may be sent to another member after this failure.
@@ -27,10 +52,11 @@ impl Client {
             Failure::Refused | Failure::Status(_) => true,
             Failure::Silent => request.is_repeatable() || request.up.is_untouched(),
             Failure::Garbage => request.idempotent || request.up.is_untouched(),
-            // Whoever was silent for so long will be so again: only somebody else is asked.
+            // Whoever was silent for so long will be so again: only somebody else is asked, unless the route says so.
             Failure::TimedOut => {
                 let members = routed.target().group.current.load().members().len();
-                request.idempotent && members > retries as usize + 1
+                let is_other = members > retries as usize + 1;
+                request.idempotent && (is_other || routed.route().retry_same_member)
             }
             _ => false,
         };
@@ -58,7 +84,7 @@ impl Client {
         paid
     }
 
-    /// True if another member may give a better response than this one, by its status.
+    /// True if another member, or the same one, may give a better response than this one, by its status.
     pub(super) fn may_ask_another(
         &self,
         request: &Request,
@@ -68,11 +94,7 @@ impl Client {
         head: &Head,
         retries: u32,
     ) -> bool {
-        let route = routed.route();
-        // An engine that is full has not begun.
-        let is_full = request.is_for_engines && matches!(head.status, 429 | 503);
-        let is_named = is_full || route.retry_statuses.contains(&head.status);
-        if !is_named || !request.is_repeatable() || retries >= route.retries {
+        if !request.is_refusal(routed, head.status) || retries >= routed.route().retries {
             return false;
         }
         if !request.up.may_rewind() {
@@ -80,17 +102,21 @@ impl Client {
             return false;
         }
         // The response is given up only where there may be another one.
+        let route = routed.route();
+        let is_listed = route.retry_statuses.contains(&head.status);
+        let may_try_again = is_listed && route.retry_same_member;
         let asks = group::Request {
-            excluded_members: tried,
+            excluded_members: if may_try_again { &[] } else { tried },
             ..group::Request::at_time(head.at)
         };
         let group = routed.target().group.current.load();
         let view = group.view_for(&asks);
         let there_is = (0..group.members().len()).any(|index| {
             let member = group.members().get(index);
-            member.is_some_and(|member| member.id != bound.member) && view.is_eligible(index)
+            let may = |id| may_try_again || id != bound.member;
+            member.is_some_and(|member| may(member.id)) && view.is_eligible(index)
         });
         // Refusing takes an engine no work that the budget would protect.
-        there_is && (is_full || self.pay_for_retry(head.at))
+        there_is && (request.is_full_engine(head.status) || self.pay_for_retry(head.at))
     }
 }

@@ -11,10 +11,12 @@ use evenkeel_core::group::{Group, InferenceSettings};
 use evenkeel_manager::auth::Auth;
 use evenkeel_manager::config::MemberProtocol;
 use evenkeel_manager::config::routing::path::{self, Ambiguous};
+use evenkeel_manager::config::routing::template::Template;
 use evenkeel_manager::config::routing::{RequestView, host_of};
 use evenkeel_manager::responses::ResponsePolicy;
 use evenkeel_manager::routes::{Route, RouteResponse, Targets};
 use evenkeel_manager::snapshot::{RuleSnapshot, Target};
+use evenkeel_tls::handshake::HandshakeParameters;
 
 use super::flow::Bounds;
 use super::sticky;
@@ -45,7 +47,7 @@ const REST: u32 = u32::MAX;
 
 impl RequestRoute {
     /// Finds the route of a request. The request gets an answer of the balancer's own if there is
-    /// one.
+    /// one. `agreed` has the parameters of the client's TLS.
     #[inline]
     pub(crate) fn find_route(
         session: &Session,
@@ -53,15 +55,22 @@ impl RequestRoute {
         bindings: &Bindings,
         request: &message::Request<'_>,
         hop: &Hop,
+        agreed: Option<&HandshakeParameters>,
     ) -> (Self, Option<Box<BalancerAnswer>>) {
         let mut routed = RequestRoute {
             rule: Rc::clone(rule),
             route: REST,
             target: 0,
         };
-        let mut given = None;
+        let is_misdirected = rule.separate_hosts.as_ref().is_some_and(|separate| {
+            let asked_name = agreed.and_then(|agreed| agreed.name.as_deref());
+            separate.is_misdirected(asked_name, request.authority)
+        });
+        let mut given = is_misdirected.then(BalancerAnswer::misdirected);
         let preflight = cors::asked_method(request);
-        if let Some(index) = rule.routes.index() {
+        if given.is_none()
+            && let Some(index) = rule.routes.index()
+        {
             let refuses = index.by_path() && !rule.rule.http.ambiguous_paths;
             given = match request.path() {
                 // `OPTIONS *` asks about the whole server: there is no path to check.
@@ -426,6 +435,12 @@ impl BalancerAnswer {
         BalancerAnswer::with_text(404, "There is nothing here.", End::Refused)
     }
 
+    /// The answer to a request that must come over a connection for its host (RFC 9110, section 15.5.20).
+    fn misdirected() -> Self {
+        let text = "This connection is for another host.";
+        BalancerAnswer::with_text(421, text, End::Refused)
+    }
+
     fn too_large() -> Self {
         BalancerAnswer::with_text(413, TOO_LARGE, End::Client)
     }
@@ -460,25 +475,35 @@ impl BalancerAnswer {
             [join_prefix(&rewrite.1, rest), rest].concat()
         });
         let path = path.as_deref().unwrap_or(request.path());
-        let mut to = Vec::new();
-        put_template(location, request, path, hop, &mut to);
-        // What begins so is another host to browsers.
-        if matches!(to.get(..2), Some([b'/', b'/' | b'\\']))
-            || request
-                .authority
-                .is_none_or(|host| host_of(host).is_empty())
-        {
+        let Some(location) = write_location(location, request, path, hop) else {
             return BalancerAnswer::with_text(
                 400,
                 "This request cannot be redirected.",
                 End::Client,
             );
-        }
+        };
         BalancerAnswer {
-            location: String::from_utf8(to).ok(),
+            location: Some(location),
             ..BalancerAnswer::with_text(*status, "See the field Location.", End::Complete)
         }
     }
+}
+
+/// Returns the address of a redirect of a request, whose path is `path`; `None` if the request cannot be redirected.
+pub(super) fn write_location(
+    location: &Template,
+    request: &message::Request<'_>,
+    path: &str,
+    hop: &Hop,
+) -> Option<String> {
+    let mut to = Vec::new();
+    put_template(location, request, path, hop, &mut to);
+    // What begins so is another host to browsers.
+    let is_other_host = matches!(to.get(..2), Some([b'/', b'/' | b'\\']));
+    let has_host = { request.authority }.is_some_and(|host| !host_of(host).is_empty());
+    String::from_utf8(to)
+        .ok()
+        .filter(|_| has_host && !is_other_host)
 }
 
 /// Answer to a client whose request is too large.

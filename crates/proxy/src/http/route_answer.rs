@@ -25,6 +25,7 @@ impl Client {
             400 => metrics.refused_malformed.add(1),
             404 => metrics.refused_no_route.add(1),
             413 => metrics.refused_too_large.add(1),
+            421 => metrics.refused_misdirected.add(1),
             PREFLIGHT => match request.is_granted() {
                 true => metrics.preflights_granted.add(1),
                 false => metrics.preflights_refused.add(1),

@@ -52,6 +52,7 @@ pub(super) async fn serve_stream(
             if let Io::Stream(stream) = &client.stream {
                 stream.give_head(head);
             }
+            client.limit_request(&request);
             client.carry_request(&mut request).await
         }
         Err(NoRequest::Malformed(status, text, to_head)) => {
@@ -96,8 +97,10 @@ impl Client {
         let mut places = None;
         let take = |head: &RequestHead<'_>| {
             let bindings = self.bindings.borrow();
+            let agreed = connection.agreed_parameters();
+            let request = &head.request;
             let (routed, given) =
-                RequestRoute::find_route(&self.session, &rule, &bindings, &head.request, &hop);
+                RequestRoute::find_route(&self.session, &rule, &bindings, request, &hop, agreed);
             let bounds = routed.body_bounds(head.request.body);
             let routed_directly = given.is_none() && routed.passes_frames();
             let login = routed.new_login(given.as_deref(), &head.request, &hop, &self.session);

@@ -76,10 +76,17 @@ impl OtherTargets {
         (!facts.is_empty()).then(|| Box::new(OtherTargets(facts)))
     }
 
+    /// Puts facts back for the group at a place, from which the request goes elsewhere.
+    pub(super) fn put(all: &mut Option<Box<Self>>, target: u32, facts: TargetFacts) {
+        if !facts.is_empty() {
+            let OtherTargets(list) = &mut **all.get_or_insert_default();
+            list.push((target, facts));
+        }
+    }
+
     /// Takes out the facts for the group at a place.
     pub(super) fn take(&mut self, target: u32) -> TargetFacts {
-        let mut all = self.0.iter_mut();
-        let found = all.find(|(place, _)| *place == target);
-        found.map_or_else(TargetFacts::default, |(_, facts)| std::mem::take(facts))
+        let found = self.0.iter().position(|(place, _)| *place == target);
+        found.map_or_else(TargetFacts::default, |at| self.0.swap_remove(at).1)
     }
 }

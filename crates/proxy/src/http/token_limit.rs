@@ -43,7 +43,7 @@ impl Client {
         now: Instant,
     ) {
         if let Some(hold) = request.tokens.take() {
-            let used = hold.count_used(status, end, request.up.body_sent());
+            let used = hold.count_used(status, end, request.up.content_sent());
             hold.settle(used, now);
         }
     }
@@ -54,7 +54,7 @@ impl Client {
     pub(super) fn settle_unanswered(&self, request: &mut Request, end: End) {
         if let Some(hold) = request.tokens.take() {
             let used = match end == End::Client && request.up.is_done() {
-                true => hold.count_expected(request.up.body_sent()),
+                true => hold.count_expected(request.up.content_sent()),
                 false => 0,
             };
             hold.settle(used, self.session.worker.now());

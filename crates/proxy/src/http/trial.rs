@@ -117,7 +117,10 @@ impl Client {
         let group = &routed.target().group;
         let mut bound = self.session.bind_ticket(&group.current.load(), ticket);
         let until = bound.ticket.started().after(time);
+        self.limit_attempt(routed);
         let answered = self.attempt_until(request, routed, &mut bound, until).await;
+        // The end of the request's own time is no failure of the member.
+        let answered = answered.map_err(|failure| self.check_deadline(request, failure));
         let status = answered.as_ref().map(|(head, _)| head.status);
         request.note_attempt(routed, &bound, status.map_err(Failure::name), false);
         MemberAttempts::append_to(&mut summary.tries, bound.tries.take());
@@ -140,14 +143,15 @@ impl Client {
             }
             Err(failure) => failure,
         };
+        self.session.watch.limit_part(None);
         let now = self.session.worker.now();
         let outcome = failure.member_outcome();
         group.finish(bound.ticket, outcome, now);
         request.end_attempt(failure.name(), now);
         let is_of_member = match &failure {
             Failure::Connect(failure) => failure.is_of_one_member(),
-            Failure::TimedOut => !self.session.watch.is_over(),
             Failure::Silent
+            | Failure::TimedOut
             | Failure::Stale
             | Failure::Refused
             | Failure::Status(_)

@@ -277,6 +277,15 @@ impl Decoder {
         self.state == State::Done
     }
 
+    /// Number of bytes of content that may still come.
+    pub fn allowed_content(&self) -> u64 {
+        let left = match self.state {
+            State::Data => self.left,
+            _ => 0,
+        };
+        self.allowed.saturating_add(left)
+    }
+
     /// Takes the load reports that were kept.
     pub fn take_reports(&mut self) -> Option<Box<ReportLines>> {
         self.reports.take()

@@ -320,6 +320,20 @@ pub fn write_question(
     out.extend_from_slice(b"\r\n");
 }
 
+/// Appends a text as a value of a query: percent-encoded.
+fn put_escaped(text: &str, out: &mut Vec<u8>) {
+    const DIGITS: &[u8; 16] = b"0123456789ABCDEF";
+    for byte in text.bytes() {
+        if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
+            out.push(byte);
+            continue;
+        }
+        let digits = [byte >> 4, byte & 15].map(|digit| DIGITS.get(usize::from(digit)));
+        out.push(b'%');
+        out.extend(digits.into_iter().flatten());
+    }
+}
+
 /// Appends a text with parts of a request, whose path is `path`.
 pub fn put_template(
     text: &Template,
@@ -337,6 +351,11 @@ pub fn put_template(
             Some(Part::Path) => path,
             Some(Part::Query) => request.query_part(),
             Some(Part::Client) => &hop.client,
+            Some(Part::EscapedUri) => {
+                out.extend_from_slice(literal.as_bytes());
+                put_escaped(request.path_and_query, out);
+                continue;
+            }
         };
         out.extend_from_slice(literal.as_bytes());
         out.extend_from_slice(part.as_bytes());
@@ -414,8 +433,8 @@ pub(super) fn put_cors(cors: CorsFields<'_>, changes: Option<&FieldChanges>, out
 pub struct ResponseAdditions<'a> {
     /// Changes that a route makes.
     pub changes: Option<&'a FieldChanges>,
-    /// A value of `Set-Cookie`.
-    pub cookie: Option<&'a str>,
+    /// Field that binds the client to a member: `Set-Cookie`, or the group's own, and its value.
+    pub session: Option<(&'a str, &'a str)>,
     /// Permissions for pages of other origins.
     pub cors: Option<CorsFields<'a>>,
     /// The name of a field, and the name of the request.
@@ -449,8 +468,8 @@ pub fn write_changed_response(
     if let Some(changes) = added.changes {
         put_fields(changes, out);
     }
-    if let Some(cookie) = added.cookie {
-        put_line(&[b"Set-Cookie: ", cookie.as_bytes()], out);
+    if let Some((name, value)) = added.session {
+        put_line(&[name.as_bytes(), b": ", value.as_bytes()], out);
     }
     if let Some(cors) = added.cors {
         put_cors(cors, added.changes, out);

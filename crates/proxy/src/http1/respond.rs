@@ -180,6 +180,7 @@ fn reason_phrase(status: u16) -> &'static str {
         413 => "Content Too Large",
         414 => "URI Too Long",
         417 => "Expectation Failed",
+        421 => "Misdirected Request",
         429 => "Too Many Requests",
         431 => "Request Header Fields Too Large",
         501 => "Not Implemented",
@@ -219,7 +220,7 @@ mod tests {
     #[test]
     fn answers_can_be_read_back() {
         for status in [
-            400, 404, 408, 413, 414, 417, 429, 431, 499, 501, 502, 503, 504, 505,
+            400, 404, 408, 413, 414, 417, 421, 429, 431, 499, 501, 502, 503, 504, 505,
         ] {
             for (to_head, keep_alive) in [(false, false), (true, false), (false, true)] {
                 let answer = Answer {

@@ -52,6 +52,11 @@ impl Connection {
         }
     }
 
+    /// Returns the parameters agreed on with a client that speaks TLS.
+    pub(crate) fn agreed_parameters(&self) -> Option<&HandshakeParameters> {
+        self.agreed.as_deref()
+    }
+
     /// Takes note that a stream has ended.
     pub(super) fn stream_ended(&self) {
         self.streams.set(self.streams.get().saturating_sub(1));

@@ -151,8 +151,8 @@ impl Stream {
             if let Some(changes) = added.changes {
                 add_fields(&mut fields, changes);
             }
-            if let Some(cookie) = added.cookie {
-                add_field(&mut fields, "set-cookie", cookie);
+            if let Some((name, value)) = added.session {
+                add_field(&mut fields, name, value);
             }
             add_cors(&mut fields, added.cors, added.changes);
             add_id(&mut fields, added.id);

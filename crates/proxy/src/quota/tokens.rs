@@ -99,8 +99,8 @@ impl TokenHold {
         }
     }
 
-    /// Tokens that the request has used, by the status and the end of its answer, and by the bytes of its body that were
-    /// sent. An answer that does not say its tokens has used as many as it has events, or as many as were expected if it
+    /// Tokens that the request has used, by the status and the end of its answer, and by the bytes of its body's content that
+    /// were sent. An answer that does not say its tokens has used as many as it has events, or as many as were expected if it
     /// does not come in events.
     pub(crate) fn count_used(&self, status: u16, end: &AnswerEnd, sent_bytes: u64) -> u32 {
         match end.usage {

@@ -11,6 +11,7 @@ use evenkeel_limits::Shortage;
 use evenkeel_manager::config::Timeouts;
 use evenkeel_manager::snapshot::{RuleSnapshot, Target};
 use evenkeel_net::stream;
+use socket2::SockRef;
 use tokio::net::TcpSocket;
 
 use super::failure::ConnectFailure;
@@ -170,7 +171,7 @@ async fn open_connection(
     };
     let socket = open_or_evict(worker, || socket_for(address))?;
     if let Some(from) = from {
-        transparent::bind_source(&socket, from).map_err(ConnectFailure::from)?;
+        transparent::bind_source(&SockRef::from(&socket), from).map_err(ConnectFailure::from)?;
     }
     let connecting = socket.connect(address);
     tokio::pin!(connecting);

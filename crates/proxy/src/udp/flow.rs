@@ -18,9 +18,9 @@ use evenkeel_manager::config::{UdpOptions, UdpSession};
 use evenkeel_manager::snapshot::{RuleSnapshot, Target};
 use evenkeel_wire::quic::{ConnectionId, Header, MIN_ID};
 
-use super::client_sessions::{IdKey, ListedId, ListedSession, SessionKey, simplify};
+use super::client_sessions::{IdKey, ListedId, ListedSession, SessionKey};
 use super::connection_ids::MAX_IDS;
-use super::reach::{Attempts, reach_member, watch_socket};
+use super::reach::{Attempts, Unreached, find_by_id, reach_member, watch_socket};
 use super::segments::{BATCH, Destination, Segments, Way, send_all};
 use super::socket::{Batch, ClientSocket, DatagramSocket};
 use crate::access::{End, Record};
@@ -379,9 +379,8 @@ pub(crate) fn begin_session(
         return metrics.udp_dropped_refused.add(1);
     }
     let known = match options.session {
-        UdpSession::Quic => {
-            Header::read(bytes).and_then(|header| find_by_id(&session, listener, target, &header))
-        }
+        UdpSession::Quic => Header::read(bytes)
+            .and_then(|header| find_by_id(&session, listener.address, target, &header)),
         UdpSession::Client | UdpSession::Datagram => None,
     };
     let mut attempts = Attempts {
@@ -445,31 +444,29 @@ pub(crate) fn begin_session(
                 serve_flow(&listener, &flow, begin, bound, attempts).await;
             });
         }
-        Err(end) => {
+        Err(Unreached { end, is_unserved }) => {
+            if is_unserved {
+                refuse_datagram(&session, listener, &key, bytes);
+            }
             session.count_end(end);
             metrics.udp_dropped_refused.add(1);
         }
     }
 }
 
-/// Finds the member that has chosen the connection id in a client's header: an id of the rule's sessions, of the process before,
-/// or of the kernel.
-fn find_by_id(
+/// Tells a client that nobody takes its datagram.
+fn refuse_datagram(
     session: &Session,
     listener: &ListenerState,
-    target: &Target,
-    header: &Header<'_>,
-) -> Option<(ConnectionId, MemberId)> {
-    let shared = &session.service.shared;
-    shared.connection_ids.find_member(header).or_else(|| {
-        let (id, address) = shared
-            .client_sessions
-            .find_member(listener.address, header)?;
-        let group = target.group.current.load();
-        let mut members = group.members().iter();
-        let found = members.find(|one| one.address.socket().map(simplify) == Some(address));
-        found.map(|member| (id, member.id))
-    })
+    (client, destination): &FlowKey,
+    bytes: &[u8],
+) {
+    let mut to = listener.address;
+    if let Some(destination) = destination {
+        to.set_ip(destination.ip);
+    }
+    let errors = &session.service.shared.udp_errors;
+    errors.send_unreachable(*client, to, bytes.len(), session.worker.now());
 }
 
 /// Lists a session of a client at a single address, which the kernel is to leave to the process.
@@ -532,6 +529,8 @@ async fn serve_flow(
                 let may_retry = attempts.retries < rule.rule.connect_retries;
                 let kept = flow.kept.borrow();
                 let Some(bytes) = kept.as_ref().filter(|_| may_retry) else {
+                    let bytes = kept.as_deref().unwrap_or_default();
+                    refuse_datagram(session, listener, &flow.key, bytes);
                     break (End::Member, Outcome::Failure);
                 };
                 let now = session.worker.now();
@@ -549,7 +548,10 @@ async fn serve_flow(
                         flow.socket.replace(Rc::new(socket));
                     }
                     // The failure counts for more than that nobody is left.
-                    Err(_) => {
+                    Err(unreached) => {
+                        if unreached.is_unserved {
+                            refuse_datagram(session, listener, &flow.key, bytes);
+                        }
                         drop(kept);
                         return end_flow(listener, flow, (&rule, &begin, attempts), End::Member);
                     }

@@ -2,21 +2,24 @@
 
 use std::cell::RefCell;
 use std::io;
-use std::net::{SocketAddr, UdpSocket as StdSocket};
+use std::net::{IpAddr, SocketAddr, UdpSocket as StdSocket};
 use std::os::fd::AsRawFd;
 
 use evenkeel_core::group::{Outcome, PickError, Request};
 use evenkeel_core::member::MemberId;
 use evenkeel_limits::Shortage;
 use evenkeel_manager::snapshot::{RuleSnapshot, Target};
-use socket2::{Domain, Socket, Type};
+use evenkeel_wire::quic::{ConnectionId, Header};
+use socket2::{Domain, SockRef, Socket, Type};
 
+use super::client_sessions::simplify;
 use super::segments::{Segments, Way, is_drop, send_message};
 use super::socket::{DatagramSocket, ignore_path_mtu, set_offload};
 use crate::access::{End, MemberAttempts};
 use crate::bound_request::{BoundRequest, Refusal};
 use crate::member_choice::insert;
 use crate::session::Session;
+use crate::transparent::{bind_source, source_address};
 
 /// Members that a session has tried.
 #[derive(Default)]
@@ -34,6 +37,20 @@ pub(super) struct Link {
     socket: StdSocket,
 }
 
+/// End of a session of which no member has got a datagram.
+pub(super) struct Unreached {
+    pub(super) end: End,
+    /// True if there is no member, or none takes the datagram, so that the client may as well hear that nobody has the port.
+    pub(super) is_unserved: bool,
+}
+
+impl From<End> for Unreached {
+    fn from(end: End) -> Self {
+        let is_unserved = end == End::Member;
+        Unreached { end, is_unserved }
+    }
+}
+
 /// Finds a member, and sends it the first datagram of a session.
 pub(super) fn reach_member(
     session: &Session,
@@ -41,7 +58,7 @@ pub(super) fn reach_member(
     target: &Target,
     attempts: &mut Attempts,
     bytes: &[u8],
-) -> Result<Link, End> {
+) -> Result<Link, Unreached> {
     let metrics = &session.service.metrics;
     loop {
         let request = Request {
@@ -53,13 +70,19 @@ pub(super) fn reach_member(
         };
         let bound = session.try_bind(&target.group, &RefCell::default(), &request, None);
         let mut bound = bound.map_err(|error| {
-            session.count_refusal(match error {
-                PickError::NoneEligible => Refusal::NoMember,
-                PickError::AllFull | PickError::Held | PickError::Late => Refusal::QueueFull,
-            })
+            let (refusal, is_unserved) = match error {
+                PickError::NoneEligible => (Refusal::NoMember, true),
+                PickError::AllFull | PickError::Held | PickError::Late => {
+                    (Refusal::QueueFull, false)
+                }
+            };
+            let end = session.count_refusal(refusal);
+            Unreached { end, is_unserved }
         })?;
         MemberAttempts::append_to(&mut attempts.tries, bound.tries.take());
-        let opened = bound.address.socket().map(|to| open_socket(to, bytes));
+        let source = source_address(session, target, &bound.address);
+        let opened = bound.address.socket();
+        let opened = opened.map(|to| open_socket(to, source, bytes));
         let error = match opened {
             Some(Ok(socket)) => {
                 metrics.member_connects.add(1);
@@ -72,12 +95,12 @@ pub(super) fn reach_member(
         let now = session.worker.now();
         if Shortage::of_error(&error).is_some() {
             target.group.finish(bound.ticket, Outcome::Cancelled, now);
-            return Err(report_shortage(session, &error));
+            return Err(report_shortage(session, &error).into());
         }
         metrics.member_connect_failures.add(1);
         target.group.finish(bound.ticket, Outcome::Failure, now);
         if attempts.retries >= rule.rule.connect_retries {
-            return Err(End::Member);
+            return Err(End::Member.into());
         }
         insert(&mut attempts.tried, bound.member);
         attempts.retries += 1;
@@ -85,12 +108,30 @@ pub(super) fn reach_member(
     }
 }
 
+/// Finds the member that has chosen the connection id in a client's header: an id of the rule's sessions, of the process before,
+/// or of the kernel.
+pub(super) fn find_by_id(
+    session: &Session,
+    listener: SocketAddr,
+    target: &Target,
+    header: &Header<'_>,
+) -> Option<(ConnectionId, MemberId)> {
+    let shared = &session.service.shared;
+    shared.connection_ids.find_member(header).or_else(|| {
+        let (id, address) = shared.client_sessions.find_member(listener, header)?;
+        let group = target.group.current.load();
+        let mut members = group.members().iter();
+        let found = members.find(|one| one.address.socket().map(simplify) == Some(address));
+        found.map(|member| (id, member.id))
+    })
+}
+
 /// Has the runtime watch the socket towards a member.
 pub(super) fn watch_socket(
     session: &Session,
     target: &Target,
     link: Link,
-) -> Result<(BoundRequest, DatagramSocket), End> {
+) -> Result<(BoundRequest, DatagramSocket), Unreached> {
     if session.service.rule().rule.udp.uses_offload() {
         set_offload(link.socket.as_raw_fd(), true);
     }
@@ -100,7 +141,7 @@ pub(super) fn watch_socket(
             let now = session.worker.now();
             let ticket = link.bound.ticket;
             target.group.finish(ticket, Outcome::Cancelled, now);
-            Err(report_shortage(session, &error))
+            Err(report_shortage(session, &error).into())
         }
     }
 }
@@ -114,10 +155,13 @@ fn report_shortage(session: &Session, error: &io::Error) -> End {
     End::Exhausted
 }
 
-/// Opens a socket towards a member, and sends the member a datagram.
-fn open_socket(member: SocketAddr, bytes: &[u8]) -> io::Result<StdSocket> {
+/// Opens a socket towards a member, which comes from the address `source` if there is one, and sends the member a datagram.
+fn open_socket(member: SocketAddr, source: Option<IpAddr>, bytes: &[u8]) -> io::Result<StdSocket> {
     // The kernel chooses the port when it connects the socket, without a call of its own.
     let socket = Socket::new(Domain::for_address(member), Type::DGRAM, None)?;
+    if let Some(from) = source {
+        bind_source(&SockRef::from(&socket), from)?;
+    }
     ignore_path_mtu(&socket, member)?;
     socket.connect(&member.into())?;
     match send_message(socket.as_raw_fd(), Segments::single(bytes), Way::default()) {

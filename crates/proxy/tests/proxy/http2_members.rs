@@ -599,6 +599,35 @@ fn the_time_of_a_call_is_a_deadline() {
 }
 
 #[test]
+fn a_response_that_does_not_end_in_time_is_reset_on_both_sides() {
+    let (report, resets) = std::sync::mpsc::channel();
+    let address = h2_member(100, &Arc::default(), move |_, _, mut respond| {
+        let report = report.clone();
+        async move {
+            let mut out = respond.send_response(status(200), false).unwrap();
+            // More often than anybody looks at the time.
+            while out.send_data("x".into(), false).is_ok() {
+                tokio::time::sleep(Duration::from_millis(2)).await;
+            }
+            report.send(()).unwrap();
+        }
+    });
+    let bed = Bed::new(Http, &[address], |rule| {
+        rule.http.member_protocol = MemberProtocol::Http2;
+        rule.timeouts.request = Some(Duration::from_millis(1500));
+    });
+    on(in_time(async {
+        let mut client = connect(&bed).await;
+        let (response, _) = client.send_request(request("GET", "/"), true).unwrap();
+        let mut response = response.await.unwrap();
+        assert_eq!(response.status(), 200);
+        assert!(body(response.body_mut()).await.unwrap_err().is_reset());
+    }));
+    resets.recv_timeout(HANG).unwrap();
+    assert_eq!(bed.next_record().end, End::MemberTimeout);
+}
+
+#[test]
 fn statuses_and_load_reports_in_trailers_count() {
     let address = h2_member(100, &Arc::default(), |_, request, mut respond| async move {
         let status = request.uri().path()[1..].to_owned();

@@ -9,5 +9,6 @@ mod http2_members;
 mod streams;
 mod support;
 mod tcp;
+mod time_limits;
 mod trials;
 mod udp;

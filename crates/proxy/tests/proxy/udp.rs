@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used)]
 
+use std::io::ErrorKind;
 use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::AsRawFd;
 use std::sync::mpsc::{Receiver, channel};
@@ -141,6 +142,10 @@ fn a_session_whose_member_refuses_ends_and_the_next_datagram_goes_elsewhere() {
     let client = client(&bed);
     client.send(b"x").unwrap();
     assert_eq!(bed.next_record().end, End::Member);
+    // With the right to send it, an error of ICMP has come before the record.
+    if let Some(error) = client.take_error().unwrap() {
+        assert_eq!(error.kind(), ErrorKind::ConnectionRefused);
+    }
     client.send(b"x").unwrap();
     assert_eq!(bed.next_record().end, End::Member);
     bed.wait_until_idle();

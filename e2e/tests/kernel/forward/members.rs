@@ -1,5 +1,6 @@
 //! States of members that decisions in the kernel follow: limits of connections with the group's queue, and ejection.
 
+use std::net::TcpListener;
 use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
@@ -8,7 +9,7 @@ use evenkeel_e2e::HANG;
 use evenkeel_e2e::balancer::{Balancer, evenkeel_binary};
 use evenkeel_e2e::wait_until;
 
-use super::{BOTH, Family, Machines, echo};
+use super::{BOTH, Family, Machines, count, echo, serve_echo, write_config_for};
 
 /// A balancer with a group whose member 2 has room for one connection.
 fn start_with_limit(machines: &Machines) -> Option<Balancer> {
@@ -131,4 +132,45 @@ fn check_members_that_refuse_are_ejected_and_come_back(family: Family) {
 fn s41_members_that_refuse_are_ejected_and_come_back() {
     BOTH.into_iter()
         .for_each(check_members_that_refuse_are_ejected_and_come_back);
+}
+
+#[test]
+fn s41_groups_of_many_members_are_decided_in_the_kernel() {
+    let Some(machines) = Machines::new(Family::V4) else {
+        return;
+    };
+    // More than a decision looks at.
+    let members: Vec<_> = (9_000..9_150)
+        .map(|port| {
+            let mut member = Family::V4.member(2);
+            member.set_port(port);
+            member
+        })
+        .collect();
+    for member in &members {
+        let listen = || TcpListener::bind(member).unwrap();
+        serve_echo(machines.pair.back.run_inside(listen), Duration::ZERO);
+    }
+    let more = "strategy = \"least_connection\"";
+    let config = write_config_for(&[Family::V4], "kernel", &members, more);
+    let command = machines.pair.front.command(evenkeel_binary());
+    let Some(balancer) = machines.start_balancer_by(command, &config) else {
+        return;
+    };
+    assert_eq!(machines.state(&balancer), "kernel");
+    let mut open = Vec::new();
+    for _ in 0..60 {
+        let (mut stream, seen) = machines.connect().unwrap();
+        assert_eq!(seen, Family::V4.client());
+        echo(&mut stream, 1000);
+        open.push(stream);
+    }
+    // The status is up to a second old.
+    wait_until("each connection has a member without another one", || {
+        let now = machines.forwarded(&balancer);
+        let chosen = members
+            .iter()
+            .filter(|member| count(&now, **member, "picks") > 0);
+        chosen.count() == 60
+    });
 }

@@ -22,12 +22,15 @@ fn check_decisions(forwarder: &Forwarder, interface: u32, family: Family) {
             others,
             room,
             must_leave: false,
+            name_hash: 0,
+            weight: 0,
         };
         forwarder.set_terms(seat, &terms).unwrap();
     }
     let group = GroupTerms {
         form: 1,
         growth: 512,
+        bound: 0,
         seats: vec![0, 1, 2, 3],
     };
     forwarder.set_group(0, &group).unwrap();

@@ -58,6 +58,8 @@ fn serve_all(forwarder: &Forwarder) {
                 others: 0,
                 room: u32::MAX,
                 must_leave: false,
+                name_hash: 0,
+                weight: 0,
             };
             forwarder.set_terms(seat, &terms).unwrap();
             let source = Family::of_address(&address).address("10.77.0.1:0", "[fd77::1]:0");
@@ -66,6 +68,7 @@ fn serve_all(forwarder: &Forwarder) {
         let terms = GroupTerms {
             form: 1,
             growth: 256,
+            bound: 0,
             seats: (first..first + 4).collect(),
         };
         forwarder.set_group(group, &terms).unwrap();

@@ -194,6 +194,7 @@ fn s41_a_connection_that_is_not_accepted_goes_to_members_that_were_not_tried() {
                 let group = GroupTerms {
                     form,
                     growth: 256,
+                    bound: 0,
                     seats: (0..2 * MEMBERS).collect(),
                 };
                 forwarder.set_group(0, &group).unwrap();

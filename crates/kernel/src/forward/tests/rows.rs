@@ -183,6 +183,8 @@ fn s41_the_better_member_of_a_row_gets_the_connection() {
                 others: 0,
                 room,
                 must_leave: false,
+                name_hash: 0,
+                weight: 0,
             };
             forwarder.set_terms(seat.into(), &terms).unwrap();
         };
@@ -228,6 +230,7 @@ fn s41_members_of_a_row_take_turns() {
         let group = GroupTerms {
             form: 2,
             growth: 256,
+            bound: 0,
             seats: (0..4).collect(),
         };
         forwarder.set_group(0, &group).unwrap();

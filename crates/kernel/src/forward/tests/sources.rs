@@ -86,6 +86,8 @@ fn set_room(forwarder: &Forwarder, address: SocketAddr) {
         others: 0,
         room: u32::MAX,
         must_leave: false,
+        name_hash: 0,
+        weight: 0,
     };
     forwarder.set_terms(0, &terms).unwrap();
 }

@@ -1,5 +1,6 @@
 //! Sessions of UDP, with packets that tests make.
 
+mod by_hash;
 mod copies;
 pub(super) mod datagrams;
 mod fragments;
@@ -409,6 +410,8 @@ fn s41_sessions_leave_members_that_are_out_of_service() {
                 others: 0,
                 room: 0,
                 must_leave,
+                name_hash: 0,
+                weight: 0,
             };
             // A member that drains keeps the session.
             forwarder.set_terms(seat, &out(false)).unwrap();

@@ -8,8 +8,8 @@ use std::collections::BTreeMap;
 use super::super::ingress_spec::PREFIX;
 use super::super::text::{is_host, quote, quote_list};
 use super::values::{
-    LoginService, is_number, read_list, read_login_url, read_networks, read_seconds, read_size,
-    read_switch,
+    LoginService, Passwords, is_number, read_list, read_login_page, read_login_url, read_networks,
+    read_seconds, read_size, read_switch,
 };
 
 mod members;
@@ -74,10 +74,14 @@ pub(crate) struct Treatment {
     pub(crate) allowed: Vec<String>,
     /// Networks of clients that are refused.
     pub(crate) denied: Vec<String>,
+    /// Passwords that requests need.
+    pub(crate) passwords: Option<Passwords>,
     /// Login service to ask about requests.
     pub(crate) login: Option<LoginService>,
     /// Fields that members get from the login service.
     pub(crate) login_fields: Vec<String>,
+    /// Address to which clients without a login are redirected.
+    pub(crate) login_page: Option<String>,
     /// Further lines of routes to members.
     pub(crate) lines: Vec<String>,
     /// Changes to request fields: names and values.
@@ -195,18 +199,9 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Reads who may send requests: as a login service decides. Passwords are not supported.
+    /// Reads who may send requests: users with passwords, or as a login service decides.
     fn read_login(&mut self) {
-        if let Some(kind) = self.take("auth-type") {
-            for name in ["auth-secret", "auth-secret-type", "auth-realm"] {
-                self.take(name);
-            }
-            let reason = format!(
-                "authentication of type {kind:?} is not supported for Ingresses; use auth-url, or a rule with users_file \
-                 in the balancer's file"
-            );
-            self.close("auth-type", &reason);
-        }
+        self.read_passwords();
         if let Some(url) = self.take("auth-url") {
             let fields = self.take("auth-response-headers").unwrap_or_default();
             self.treatment.restricts = true;
@@ -215,10 +210,20 @@ impl<'a> Reader<'a> {
                 Err(reason) => self.close("auth-url", &reason),
             }
             self.treatment.login_fields = read_list(fields);
+            if self.treatment.passwords.is_some() {
+                let reason =
+                    "auth-type is set, too, and a request has one login; remove one of the two";
+                self.close("auth-url", reason);
+            }
+            let parameter = self.take("auth-signin-redirect-param").unwrap_or("rd");
+            if let Some(page) = self.take("auth-signin") {
+                match read_login_page(page, parameter) {
+                    Ok(page) => self.treatment.login_page = Some(page),
+                    Err(reason) => self.ignore("auth-signin", &reason),
+                }
+            }
             // Nobody gets in without the answer that lets the request pass.
             for name in [
-                "auth-signin",
-                "auth-signin-redirect-param",
                 "auth-always-set-cookie",
                 "auth-cache-key",
                 "auth-cache-duration",
@@ -240,6 +245,40 @@ impl<'a> Reader<'a> {
         if self.values.get("enable-global-auth") == Some(&"false") {
             self.take("enable-global-auth");
         }
+    }
+
+    /// Reads the users whose requests pass. Passwords that cannot be read close the paths.
+    fn read_passwords(&mut self) {
+        let Some(kind) = self.take("auth-type") else {
+            return;
+        };
+        self.treatment.restricts = true;
+        let secret = self.take("auth-secret").unwrap_or_default();
+        let form = self.take("auth-secret-type").unwrap_or("auth-file");
+        let realm = self.take("auth-realm").filter(|realm| !realm.is_empty());
+        if kind != "basic" {
+            let reason = format!("authentication of type {kind:?} is not supported; use basic");
+            return self.close("auth-type", &reason);
+        }
+        if !matches!(form, "auth-file" | "auth-map") {
+            let reason = format!("{form:?} is neither auth-file nor auth-map");
+            return self.close("auth-secret-type", &reason);
+        }
+        if secret.is_empty() {
+            return self.close("auth-type", "auth-secret names no Secret; name one");
+        }
+        let is_inner = |byte: u8| (b' '..=b'~').contains(&byte) && !b"\"\\".contains(&byte);
+        let is_realm = |realm: &&str| realm.len() <= 128 && realm.bytes().all(is_inner);
+        let shown = realm.filter(is_realm);
+        if shown.is_none() && realm.is_some() {
+            let reason = "it is not 1 to 128 printable characters without quotes and backslashes";
+            self.ignore("auth-realm", reason);
+        }
+        self.treatment.passwords = Some(Passwords {
+            secret: secret.into(),
+            is_map: form == "auth-map",
+            realm: shown.map(|realm| format!("realm = {}", quote(realm))),
+        });
     }
 
     /// Reads limits of requests. A limit that cannot be read closes the paths.

@@ -4,11 +4,13 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
 use super::super::addresses::GatewayAddresses;
-use super::super::listeners::{Class, Files, ListenerState, load_certificate};
+use super::super::certificates::{Files, load_certificate};
+use super::super::listeners::{Class, ListenerState};
 use super::super::objects::{Ingress, ObjectName, Objects};
 use super::super::route_key::age_of;
 use super::super::settings::{IngressSettings, Settings};
 use super::super::text::Owner;
+use super::passwords::{PasswordFiles, load_passwords};
 use super::{Notice, is_own};
 
 /// Listeners of Ingresses, and findings about certificates.
@@ -18,6 +20,8 @@ pub(crate) struct IngressState {
     pub(crate) listeners: Vec<usize>,
     /// Secrets that cannot be used, with the reasons.
     pub(crate) faults: BTreeMap<ObjectName, String>,
+    /// Files of users, by their secrets.
+    pub(crate) passwords: PasswordFiles,
     /// Reports about Ingresses.
     pub(crate) notices: Vec<Notice>,
     /// Services by host and by the name of a cookie that binds clients of the host to members of the service.
@@ -48,7 +52,10 @@ pub(crate) fn add_listeners<'o>(
     let Some(ingress) = &settings.ingress else {
         return state;
     };
-    let secrets = list_own(objects, ingress).into_iter().flat_map(|of| {
+    let own = list_own(objects, ingress);
+    let ingresses = own.iter().map(|of| of.as_ref());
+    state.passwords = load_passwords(ingresses, objects, files);
+    let secrets = own.into_iter().flat_map(|of| {
         let names = of
             .spec
             .tls

@@ -1,7 +1,9 @@
-//! Values of annotations: lists, switches, sizes, times, networks and addresses of services.
+//! Values of annotations: lists, switches, sizes, times, networks, secrets and addresses of services.
 
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
+
+use super::super::objects::ObjectName;
 
 /// Most networks in an annotation.
 const MAX_NETWORKS: usize = 256;
@@ -20,6 +22,38 @@ pub(crate) struct LoginService {
     pub(crate) port: u16,
     /// Path of questions.
     pub(crate) path: String,
+}
+
+/// Secret with users and hashes of their passwords.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct PasswordSecret {
+    /// Name of the secret.
+    pub(crate) name: ObjectName,
+    /// True if each content is the hash of a user; else one content has a line for each user.
+    pub(crate) is_map: bool,
+}
+
+/// Passwords that requests of an Ingress need.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Passwords {
+    /// Name of the secret as the annotation has it, perhaps with a namespace.
+    pub(crate) secret: String,
+    /// True if each content of the secret is the hash of a user.
+    pub(crate) is_map: bool,
+    /// Line of the configuration with the name that browsers show.
+    pub(crate) realm: Option<String>,
+}
+
+impl Passwords {
+    /// Returns the secret for an Ingress of a namespace.
+    pub(crate) fn find_secret(&self, namespace: &str) -> PasswordSecret {
+        let (namespace, name) =
+            { self.secret.split_once('/') }.unwrap_or((namespace, &self.secret));
+        PasswordSecret {
+            name: ObjectName::new(namespace, name),
+            is_map: self.is_map,
+        }
+    }
 }
 
 /// True if a number lies in a range.
@@ -161,6 +195,63 @@ pub(crate) fn read_login_url(url: &str) -> Result<LoginService, String> {
     })
 }
 
+/// Variables of addresses of login pages, with what the configuration has in their place. A longer name comes before its
+/// beginning.
+const PAGE_VARIABLES: [(&str, &str); 7] = [
+    ("$escaped_request_uri", "{escaped_uri}"),
+    ("$pass_access_scheme", "{scheme}"),
+    ("$request_uri", "{path}{query}"),
+    ("$http_host", "{host}{port}"),
+    ("$scheme", "{scheme}"),
+    ("$host", "{host}"),
+    ("$uri", "{path}"),
+];
+
+/// Reads the address of a login page. If the address has no `parameter`, the page gets the address of the request there, as
+/// with ingress-nginx.
+///
+/// # Errors
+///
+/// The address cannot be used.
+pub(crate) fn read_login_page(address: &str, parameter: &str) -> Result<String, String> {
+    let wrong = |what: &str| format!("{address:?} {what}");
+    let is_parameter = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
+    if !(1..=64).contains(&parameter.len()) || !parameter.bytes().all(is_parameter) {
+        return Err(format!("{parameter:?} is no name of a parameter"));
+    }
+    let begins = ["https://", "http://", "$scheme://", "/"];
+    let is_address = begins.iter().any(|begin| address.starts_with(begin))
+        && !address.starts_with("//")
+        && !address.starts_with("/$");
+    let is_plain = |byte: u8| byte.is_ascii_graphic() && !b"\"\\".contains(&byte);
+    if !is_address || address.len() > 1_024 || !address.bytes().all(is_plain) {
+        return Err(wrong("is no address of a page"));
+    }
+    let (mut page, mut rest) = (String::new(), address);
+    while let Some((before, after)) = rest.split_once('$') {
+        page.push_str(&before.replace('{', "{{"));
+        let variable = rest.get(before.len()..).unwrap_or_default();
+        let mut known = PAGE_VARIABLES.iter();
+        let known = known.find(|(name, _)| variable.starts_with(name));
+        let Some((name, part)) = known else {
+            return Err(wrong("has a variable that is not known"));
+        };
+        page.push_str(part);
+        rest = after.get(name.len() - 1..).unwrap_or_default();
+    }
+    page.push_str(&rest.replace('{', "{{"));
+    let query = address.split_once('?').map(|(_, query)| query);
+    let mut parameters = query.into_iter().flat_map(|query| query.split('&'));
+    let is_set = |of: &str| of.split('=').next() == Some(parameter);
+    if !parameters.any(is_set) {
+        let mark = if query.is_some() { '&' } else { '?' };
+        page.push_str(&format!(
+            "{mark}{parameter}={{scheme}}://{{host}}{{port}}{{escaped_uri}}"
+        ));
+    }
+    Ok(page)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -228,5 +319,36 @@ mod tests {
         ] {
             assert!(read_login_url(wrong).is_err(), "{wrong}");
         }
+    }
+
+    #[test]
+    fn login_pages_get_the_address_of_the_request() {
+        let back = "rd={scheme}://{host}{port}{escaped_uri}";
+        for (address, wanted) in [
+            (
+                "https://$host/oauth2/start?rd=$escaped_request_uri",
+                "https://{host}/oauth2/start?rd={escaped_uri}".to_owned(),
+            ),
+            ("https://a.example", format!("https://a.example?{back}")),
+            ("/login?x={1}", format!("/login?x={{{{1}}&{back}")),
+            (
+                "$scheme://$http_host/$request_uri?rdx=1",
+                format!("{{scheme}}://{{host}}{{port}}/{{path}}{{query}}?rdx=1&{back}"),
+            ),
+        ] {
+            assert_eq!(read_login_page(address, "rd"), Ok(wanted), "{address}");
+        }
+        for wrong in [
+            "",
+            "login",
+            "//a.example/",
+            "https://a.example/$cookie_a",
+            "https://a.example/$",
+            "https://a.example/ x",
+            "javascript:alert(1)",
+        ] {
+            assert!(read_login_page(wrong, "rd").is_err(), "{wrong}");
+        }
+        assert!(read_login_page("/login", "a&b").is_err());
     }
 }

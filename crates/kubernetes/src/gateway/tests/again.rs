@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::super::translate::settle::{Kept, translate_again, translate_once};
-use super::ingress::{path, put_ingress, settings, spec};
+use super::ingress::{USERS, path, put_ingress, put_users, settings, spec};
 use super::listener_sets::{put_gateway, put_set};
 use super::policies::{AUTHORITY, by_authority, put_authority, put_policy};
 use super::settle::bad_rules;
@@ -13,7 +13,7 @@ use super::*;
 const SERVICES: [&str; 2] = ["web", "canary"];
 
 /// Annotations of Ingresses.
-const ANNOTATIONS: [&[(&str, &str)]; 7] = [
+const ANNOTATIONS: [&[(&str, &str)]; 8] = [
     &[],
     &[("limit-rps", "5")],
     &[("limit-rps", "5"), ("limit-connections", "7")],
@@ -21,6 +21,7 @@ const ANNOTATIONS: [&[(&str, &str)]; 7] = [
     &[("affinity", "cookie"), ("session-cookie-name", "s0")],
     &[("ssl-redirect", "no")],
     &[("app-root", "/start")],
+    &[("auth-type", "basic"), ("auth-secret", "users")],
 ];
 
 /// Change of a world.
@@ -62,6 +63,49 @@ enum Step {
     Pool(Option<usize>),
     /// A listener cannot be put into effect (true), or can.
     Refuse(bool),
+    /// A policy of groups, routes and rules comes, or changes (its number), or goes.
+    Keys(Option<usize>),
+    /// Service `web` has an annotation with this value.
+    Annotation(usize),
+    /// Users with passwords come, or change (their version), or go.
+    Users(Option<usize>),
+}
+
+/// Number of policies.
+const KEYS: usize = 6;
+
+/// Returns the target of a policy, and its keys.
+fn policy_keys(number: usize) -> (Kind, &'static str, Value) {
+    let limits = |unit: &str| json!({ "request_limits": [{ unit: "5/m" }], "max_body": "1MiB" });
+    match number {
+        0 => (
+            Kind::HttpRoute,
+            "r0",
+            json!({ "route": limits("requests") }),
+        ),
+        1 => (
+            Kind::Gateway,
+            "g",
+            json!({ "route": limits("requests"), "group": { "max_queue": 5 } }),
+        ),
+        // No engines count tokens.
+        2 => (Kind::Gateway, "g", json!({ "route": limits("tokens") })),
+        3 => (
+            Kind::Gateway,
+            "g",
+            json!({ "rule": { "request_limits": { "tokens": "5/m" } } }),
+        ),
+        4 => (
+            Kind::Gateway,
+            "g",
+            json!({ "rule": { "max_connections": 5, "http": { "retry_budget": 0.5 }, "limits": { "requests": "5/s" } } }),
+        ),
+        _ => (
+            Kind::TlsRoute,
+            "c0",
+            json!({ "rule": { "limits": { "connections": 5 } } }),
+        ),
+    }
 }
 
 fn any_step() -> impl Strategy<Value = Step> {
@@ -85,6 +129,9 @@ fn any_step() -> impl Strategy<Value = Step> {
         1 => (0..2_usize).prop_map(Step::Namespace),
         1 => proptest::option::of(0..2_usize).prop_map(Step::Pool),
         1 => any::<bool>().prop_map(Step::Refuse),
+        2 => proptest::option::of(0..KEYS).prop_map(Step::Keys),
+        1 => (0..3_usize).prop_map(Step::Annotation),
+        1 => proptest::option::of(0..3_usize).prop_map(Step::Users),
     ]
 }
 
@@ -253,6 +300,32 @@ fn apply(cluster: &mut Cluster, step: &Step) {
             );
         }
         Step::Refuse(_) => {}
+        Step::Keys(Some(number)) => {
+            let (kind, name, mut spec) = policy_keys(number);
+            spec["targetRefs"] = json!([{ "group": kind.api_group(), "kind": kind.name(), "name": name }]);
+            let metadata = json!({ "namespace": "shop", "name": format!("k{}", number % 2) });
+            cluster.put(Kind::EvenkeelPolicy, json!({ "metadata": metadata, "spec": spec }));
+        }
+        Step::Keys(None) => {
+            let name = ObjectName::new("shop", "k0");
+            cluster.0.remove(Kind::EvenkeelPolicy, &name);
+        }
+        Step::Annotation(number) => {
+            let value = ["true", "wrong", r#"{"strip": false}"#][number];
+            cluster.put(
+                Kind::Service,
+                json!({ "metadata": { "namespace": "shop", "name": "web", "annotations": { "evenkeel.org/orca": value } },
+                        "spec": { "ports": [{ "name": "http", "port": 80 }] } }),
+            );
+        }
+        Step::Users(Some(0)) => put_users(cluster, "shop", "0", ("auth", "broken")),
+        Step::Users(Some(version)) => {
+            put_users(cluster, "shop", &version.to_string(), ("auth", USERS));
+        }
+        Step::Users(None) => {
+            let name = ObjectName::new("shop", "users");
+            cluster.0.remove(Kind::OpaqueSecret, &name);
+        }
         Step::Gateway(count) => {
             let from = if count.is_multiple_of(2) { "Same" } else { "None" };
             put_gateway(cluster, listeners(count), json!({ "from": from }));

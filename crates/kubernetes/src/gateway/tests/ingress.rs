@@ -1,5 +1,6 @@
 //! Ingresses, and annotations of ingress-nginx.
 
+use base64::Engine as _;
 use serde_json::{Value, json};
 
 use super::super::objects::{Kind, ObjectName};
@@ -472,6 +473,7 @@ fn what_restricts_access_and_cannot_be_used_closes_its_path() {
         ("allowlist-source-range", "x"),
         ("denylist-source-range", "10.0.0.0/8,x"),
         ("auth-type", "basic"),
+        ("auth-type", "digest"),
         ("auth-url", "https://login.example.org/"),
         ("auth-url", "http://login.other.svc/"),
         ("auth-response-headers", "X-User"),
@@ -604,19 +606,121 @@ fn pages_of_other_origins() {
     assert!(!routes[0].contains("cors") && notices.is_empty());
 }
 
+/// The password `secret`, as `htpasswd -nbB -C 4` hashes it.
+pub(super) const USERS: &str = "anna:$2y$04$eOnKaXwwoXrWN2nnApD3l.ljv56/.n/6aNhVUC3NuZgmfJiewvCIy";
+
+/// Puts Secret NAMESPACE/users with these contents into a cluster.
+pub(super) fn put_users(
+    cluster: &mut Cluster,
+    namespace: &str,
+    version: &str,
+    (key, content): (&str, &str),
+) {
+    let content = base64::engine::general_purpose::STANDARD.encode(content);
+    cluster.put(
+        Kind::OpaqueSecret,
+        json!({ "metadata": { "namespace": namespace, "name": "users", "resourceVersion": version },
+                "data": { key: content } }),
+    );
+}
+
+#[test]
+fn users_with_passwords_are_let_in() {
+    let basic = [("auth-type", "basic"), ("auth-secret", "users")];
+    let mut cluster = cluster();
+    put_ingress(&mut cluster, "a", &basic, plain());
+    let shut = |cluster: &Cluster, told: &str| {
+        let translation = translate_with(cluster, &settings());
+        assert_eq!(routes(&translation), [CLOSED, NONE], "{told}");
+        let message = &translation.notices[0].message;
+        assert!(message.contains(told), "{message}");
+        assert!(translation.files.is_empty());
+    };
+    shut(&cluster, "there is no Secret shop/users of type Opaque");
+    put_users(&mut cluster, "shop", "6", ("auth", "anna:secret"));
+    shut(&cluster, "line 1: the hash is not of");
+    put_users(&mut cluster, "shop", "7", ("auth", USERS));
+    let translation = translate_with(&cluster, &settings());
+    assert_eq!(translation.notices, []);
+    let auth = |file: &str| format!("auth={{ users_file=\"/proc/evenkeel/kubernetes/{file}\" }}");
+    let wanted = format!(
+        "host=[\"a.example\"] {} {WEB}",
+        auth("shop/users/7/auth-file")
+    );
+    assert_eq!(routes(&translation), [&wanted, NONE]);
+    let (path, content) = translation.files.first_key_value().unwrap();
+    assert_eq!(
+        (path.to_str().unwrap(), &**content),
+        (
+            "/proc/evenkeel/kubernetes/shop/users/7/auth-file",
+            USERS.as_bytes()
+        )
+    );
+    // No hash is in the text.
+    assert!(!translation.text.to_string().contains("$2y$"));
+    // Other passwords have another path, so that they come into effect.
+    put_users(&mut cluster, "shop", "8", ("auth", USERS));
+    assert!(routes_of(&cluster)[0].contains("/users/8/"));
+    // A content for each user, and the name that browsers show.
+    let (user, hash) = USERS.split_once(':').unwrap();
+    put_users(&mut cluster, "shop", "9", (user, hash));
+    let map = [
+        basic[0],
+        basic[1],
+        ("auth-secret-type", "auth-map"),
+        ("auth-realm", "Shop administration"),
+    ];
+    put_ingress(&mut cluster, "a", &map, plain());
+    let translation = translate_with(&cluster, &settings());
+    assert!(
+        routes(&translation)[0].contains("/users/9/auth-map\", realm=\"Shop administration\" }"),
+        "{}",
+        translation.text
+    );
+    let content = translation.files.values().next().unwrap();
+    assert_eq!(&**content, format!("{USERS}\n").as_bytes());
+    // Two logins of a request.
+    let both = [
+        basic[0],
+        basic[1],
+        ("auth-url", "http://web.shop.svc/check"),
+    ];
+    put_ingress(&mut cluster, "a", &both, plain());
+    assert_eq!(routes_of(&cluster)[0], CLOSED);
+    // A secret of another namespace needs a grant.
+    let other = [basic[0], ("auth-secret", "other/users")];
+    put_users(&mut cluster, "other", "1", ("auth", USERS));
+    put_ingress(&mut cluster, "a", &other, plain());
+    assert_eq!(routes_of(&cluster)[0], CLOSED);
+    cluster.put(
+        Kind::ReferenceGrant,
+        json!({ "metadata": { "namespace": "other", "name": "g" },
+                "spec": { "from": [{ "group": "networking.k8s.io", "kind": "Ingress", "namespace": "shop" }],
+                          "to": [{ "group": "", "kind": "Secret" }] } }),
+    );
+    assert!(routes_of(&cluster)[0].contains("/other/users/1/auth-file"));
+}
+
 #[test]
 fn a_login_service_decides() {
     let login = [
         ("auth-url", "http://web.shop.svc.cluster.local/check"),
         ("auth-response-headers", "X-User"),
-        ("auth-signin", "https://login.example.org"),
     ];
-    let (routes, notices, _) = serve(&login, plain());
+    let (routes, ..) = serve(&login, plain());
     let auth =
         "auth={ group=\"kubernetes.shop.web.80\", path=\"/check\", copy_fields=[\"X-User\"] }";
     assert_eq!(routes[0], format!("host=[\"a.example\"] {auth} {WEB}"));
+    let with_page = |page| serve(&[login[0], ("auth-signin", page)], plain());
+    let (routes, notices, _) = with_page("https://$host/start?rd=$escaped_request_uri");
+    let page = "login_page=\"https://{host}/start?rd={escaped_uri}\" }";
+    assert!(routes[0].contains(page), "{routes:?}");
+    assert!(notices.is_empty(), "{notices:?}");
+    // Clients get the answer of the service, and nobody more is let in.
+    let (routes, notices, _) = with_page("https://$cookie_a/");
+    assert!(routes[0].contains("auth={ group=") && !routes[0].contains("login_page"));
     assert!(
-        notices[0].starts_with("Ignored: auth-signin"),
+        notices[0].starts_with("Ignored: auth-signin has no effect"),
         "{notices:?}"
     );
     // A field that the settings do not allow would be missing from requests of others.
@@ -701,6 +805,10 @@ fn groups_have_the_protocol_the_strategy_and_the_cookie() {
             "sticky = { cookie = \"route\", max_age = \"60s\", same_site = \"none\", secure = true }",
         ),
         (&[("affinity", "cookie")], "sticky = {  }"),
+        (
+            &[("affinity", "cookie"), ("session-cookie-path", "/shop")],
+            "sticky = { cookie_path = \"/shop\" }",
+        ),
     ] {
         let (routes, notices, text) = serve(annotations, plain());
         assert!(

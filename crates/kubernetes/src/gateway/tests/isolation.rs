@@ -7,7 +7,9 @@ use super::*;
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Reason {
     NoCertificate,
-    /// The listener is to verify certificates of clients.
+    /// There is no certificate of an authority of clients.
+    NoAuthority,
+    /// The listener is to verify certificates of clients as older releases had it.
     Validation,
     /// TLS of an unknown mode.
     Mode,
@@ -42,12 +44,17 @@ fn cluster(protocol: &str, reason: Reason) -> (Cluster, Refused) {
             let owner = Owner::Listener(ObjectName::new("shop", "n"), "narrow".into());
             refused.insert(owner, "in use".into());
         }
-        Reason::Gateway | Reason::Address => {}
+        Reason::NoAuthority | Reason::Gateway | Reason::Address => {}
     }
     let mut gateway = json!({ "metadata": { "namespace": "shop", "name": "n" },
         "spec": { "gatewayClassName": "evenkeel", "listeners": [narrow] } });
     match reason {
-        Reason::Gateway => gateway["spec"]["tls"] = json!({}),
+        Reason::NoAuthority => {
+            let authority = json!({ "group": "", "kind": "ConfigMap", "name": "gone" });
+            let default = json!({ "validation": { "caCertificateRefs": [authority] } });
+            gateway["spec"]["tls"] = json!({ "frontend": { "default": default } });
+        }
+        Reason::Gateway => gateway["spec"]["tls"] = json!({ "other": {} }),
         Reason::Address => gateway["spec"]["addresses"] = json!([{ "value": "192.0.2.1" }]),
         _ => {}
     }
@@ -55,8 +62,9 @@ fn cluster(protocol: &str, reason: Reason) -> (Cluster, Refused) {
     (cluster, refused)
 }
 
-const REASONS: [Reason; 5] = [
+const REASONS: [Reason; 6] = [
     Reason::NoCertificate,
+    Reason::NoAuthority,
     Reason::Validation,
     Reason::Mode,
     Reason::Refused,
@@ -76,7 +84,7 @@ fn serve(cluster: &Cluster, refused: &Refused, reason: Reason) -> Translation {
 
 #[test]
 fn requests_for_names_of_a_listener_that_does_not_serve_are_refused() {
-    for (protocol, reasons) in [("HTTP", &REASONS[3..]), ("HTTPS", &REASONS[..])] {
+    for (protocol, reasons) in [("HTTP", &REASONS[4..]), ("HTTPS", &REASONS[..])] {
         for reason in reasons {
             let (mut cluster, refused) = cluster(protocol, *reason);
             let rules = json!([{ "backendRefs": web() }]);
@@ -105,7 +113,13 @@ fn a_gateway_that_asks_for_addresses_of_others_keeps_no_names() {
         assert_eq!(routes(&translation), wanted, "{protocol}");
         let status = status_of(&translation, Kind::Gateway, "n");
         let shown = show(&status["conditions"]);
-        assert_eq!(shown[0], "Accepted=False/UnsupportedAddress");
+        assert_eq!(
+            shown[..2],
+            [
+                "Accepted=True/Accepted",
+                "Programmed=False/AddressNotUsable"
+            ]
+        );
         assert_eq!(status["addresses"], json!([]));
     }
 }

@@ -64,7 +64,7 @@ fn routes_attach_to_listeners_of_a_set() {
         assert_eq!(listener["port"], json!(port));
         let gateway = status_of(&translation, Kind::Gateway, "g");
         assert_eq!(
-            show(&gateway["conditions"])[2],
+            show(&gateway["conditions"])[3],
             "AttachedListenerSets=True/ListenerSetsAttached"
         );
         assert_eq!(gateway["listeners"].as_array().unwrap().len(), 1);
@@ -149,7 +149,7 @@ fn a_gateway_counts_the_sets_that_are_accepted() {
     set(&mut cluster, "shop", "longest", "c.example");
     assert_eq!(count(&cluster), 2);
     let mut gateway = json!({ "metadata": { "namespace": "shop", "name": "g" },
-        "spec": { "gatewayClassName": "evenkeel", "listeners": plain_listener(), "tls": {},
+        "spec": { "gatewayClassName": "evenkeel", "listeners": plain_listener(), "tls": { "other": {} },
                   "allowedListeners": { "namespaces": { "from": "Same" } } } });
     cluster.put(Kind::Gateway, gateway.clone());
     assert_eq!(count(&cluster), 0);

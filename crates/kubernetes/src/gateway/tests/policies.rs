@@ -82,12 +82,14 @@ fn members_speak_tls_if_a_policy_says_so() {
     assert_eq!(parent_conditions(&translation, Kind::HttpRoute, "r"), GOOD);
     // Other names for the certificate, and the authorities of the system.
     let mut validation = json!({ "hostname": "in.example", "wellKnownCACertificates": "System" });
-    validation["subjectAltNames"] = json!([{ "type": "Hostname", "hostname": "other.example" }]);
+    validation["subjectAltNames"] = json!([{ "type": "Hostname", "hostname": "other.example" },
+                                           { "type": "URI", "uri": "spiffe://other.example/web" }]);
     put_policy(&mut cluster, "p", Value::Null, validation);
     let translation = cluster.translate();
     if conditions(&translation, "p") == GOOD {
         let (_, names, file) = read_tls(&translation);
-        assert_eq!((names, file), (vec!["other.example".into()], None));
+        let wanted = ["other.example", "spiffe://other.example/web"];
+        assert_eq!((&names[..], file), (&wanted.map(String::from)[..], None));
     } else {
         eprintln!("SKIPPED: members_speak_tls_if_a_policy_says_so: the system trusts nobody");
     }
@@ -192,7 +194,7 @@ fn nothing_is_sent_to_members_whose_certificates_cannot_be_verified() {
         ),
         (
             json!({ "hostname": "in.example", "wellKnownCACertificates": "System",
-                    "subjectAltNames": [{ "type": "URI", "uri": "spiffe://a/b" }] }),
+                    "subjectAltNames": [{ "type": "URI", "uri": "no scheme" }] }),
             "Accepted=False/Invalid",
             GOOD[1],
         ),

@@ -7,8 +7,10 @@ use evenkeel_config::reference::{KeyDoc, TableDoc, list_tables};
 use serde_json::{Map, Value, json};
 
 use super::super::group_policies::MAX_TARGETS;
-use super::super::group_policy_spec::{GROUP_KEYS, MEMBER_KEYS, RULE_KEYS, is_of_machine};
 use super::super::objects::Kind;
+use super::super::policy_keys::{
+    GROUP_KEYS, HTTP_KEYS, MEMBER_KEYS, ROUTE_KEYS, RULE_KEYS, is_of_machine,
+};
 
 /// Files with the CRD.
 const FILES: [&str; 2] = [
@@ -39,6 +41,12 @@ fn read_bounds(allowed: &str) -> Option<[Value; 2]> {
     Some([read(low)?, read(high)?])
 }
 
+/// True if a policy may set a key of a table inside another one.
+fn may_be_set(header: &str, key: &KeyDoc) -> bool {
+    let is_allowed = header != "[rule.NAME.http]" || HTTP_KEYS.contains(&key.name);
+    is_allowed && !is_of_machine(key.name)
+}
+
 /// Returns the schema of a key's value, without a description. A value of several types is checked by the balancer alone.
 fn make_schema(header: &str, key: &KeyDoc, tables: &[TableDoc]) -> Value {
     let (allowed, is_single) = (key.allowed.as_str(), !key.allowed.contains(", or "));
@@ -61,7 +69,7 @@ fn make_schema(header: &str, key: &KeyDoc, tables: &[TableDoc]) -> Value {
             json!({ "type": "number", "minimum": low, "maximum": high })
         }
         (_, Some(table)) if allowed.starts_with("a table of") => {
-            let keys = table.keys.iter().filter(|key| !is_of_machine(key.name));
+            let keys = table.keys.iter().filter(|key| may_be_set(&header, key));
             json!({ "type": "object", "properties": describe_keys(&header, keys, tables) })
         }
         _ if allowed.starts_with("a time from") && is_single => json!({ "type": "string" }),
@@ -135,8 +143,10 @@ fn make_crd() -> Value {
                         "type": "array", "minItems": 1, "maxItems": MAX_TARGETS, "items": target },
         "group": make_section("[group.NAME]", &GROUP_KEYS,
                               "Settings of the groups of members, as in [group.NAME] of the configuration."),
+        "route": make_section("[[rule.NAME.routes]]", &ROUTE_KEYS,
+                              "Settings of the routes of requests, as in the list routes of a rule of the configuration."),
         "rule": make_section("[rule.NAME]", &RULE_KEYS,
-                             "Settings of the rules for connections and datagrams, as in [rule.NAME] of the configuration."),
+                             "Settings of the rules, one for each port, as in [rule.NAME] of the configuration."),
         "member": make_section("[[group.NAME.members]]", &MEMBER_KEYS,
                                "Settings of each member, as in the list members of a group of the configuration."),
     } });
@@ -158,7 +168,7 @@ fn make_crd() -> Value {
                 "name": kind.versions()[0], "served": true, "storage": true,
                 "subresources": { "status": {} },
                 "schema": { "openAPIV3Schema": {
-                    "description": "Settings of the groups of members to which gateways send requests, and of rules for connections.",
+                    "description": "Settings of the groups of members to which gateways send requests, and of rules and their routes.",
                     "type": "object", "required": ["spec"],
                     "properties": { "apiVersion": text, "kind": text, "metadata": { "type": "object" },
                                     "spec": spec, "status": status },
@@ -228,11 +238,17 @@ fn keys_with_paths_of_files_are_of_the_machine() {
     let mut count = 0;
     for table in &tables {
         let inside = table.header.trim_matches(['[', ']']);
-        let mut parts = inside
-            .strip_prefix("group.NAME.")
-            .into_iter()
-            .flat_map(|of| of.split('.'));
-        let is_reached = parts.next().is_some_and(|part| GROUP_KEYS.contains(&part))
+        let homes = [
+            ("group.NAME.", &GROUP_KEYS[..]),
+            ("rule.NAME.routes.", &ROUTE_KEYS),
+            ("rule.NAME.", &RULE_KEYS),
+        ];
+        let home = homes.iter().find(|(prefix, _)| inside.starts_with(prefix));
+        let Some((prefix, allowed)) = home else {
+            continue;
+        };
+        let mut parts = inside.trim_start_matches(prefix).split('.');
+        let is_reached = parts.next().is_some_and(|part| allowed.contains(&part))
             && parts.all(|part| !is_of_machine(part));
         for key in table.keys.iter().filter(|_| is_reached) {
             if key.allowed.starts_with("the path of a file") {

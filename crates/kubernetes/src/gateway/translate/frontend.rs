@@ -47,42 +47,71 @@ impl Work<'_> {
             }
         }
         self.text.line("]");
+        // All listeners of a port that end TLS verify clients in the same way.
+        let verifying = { serving.iter() }.filter_map(|of| self.listeners.get(*of));
+        let mut verifying = verifying.filter_map(|of| Some((of.owner(), of.validation.as_ref()?)));
+        if let Some((owner, validation)) = verifying.next() {
+            let line = validation.write();
+            self.text.begin(owner);
+            self.text.line(&line);
+        }
     }
 
-    /// Writes the keys of a rule that policies set, each in a line that belongs to its policy. Where TLS ends here, or names
-    /// choose the group, the proxy serves the connections: all policies of routes that want anything else are noted at once.
-    fn write_rule_lines(
+    /// Writes the keys of a rule for connections that policies set. Where TLS ends here, or names choose the group, the proxy
+    /// serves the connections, and the rule has keys of gateways only: all policies of routes that want anything else are noted
+    /// at once.
+    fn write_stream_lines(
         &mut self,
         name: &str,
         class: Class,
-        serving: &[usize],
+        (serving, all): (&[usize], &[usize]),
         ends_tls: bool,
         targets: &[Arc<StreamTarget>],
     ) {
         let routes = targets.iter().map(|target| target.owner.as_ref());
         let is_tls = matches!(class, Class::Passthrough | Class::Terminate);
         let has_names = targets.iter().any(|target| target.host.is_some());
+        let target = targets.iter().find(|target| target.host.is_none());
+        let group = target.map(|target| target.group.clone());
         if is_tls && (ends_tls || has_names) {
             let key = if ends_tls { "tls" } else { "sni" };
             let unfit = (self.policies.groups).list_unfit_policies(key, routes);
             self.contradictions.extend(unfit);
-            return;
+            self.write_rule_lines(name, class, (serving, all), std::iter::empty(), group);
+        } else {
+            self.write_rule_lines(name, class, (serving, all), routes, group);
         }
-        let gateways = serving.iter().filter_map(|of| self.listeners.get(*of));
-        let gateways = gateways.map(|of| of.gateway.metadata.object_name());
+    }
+
+    /// Writes the keys of a rule that policies of `routes` and of gateways set, each in a line that belongs to its policy.
+    /// `serving` are the listeners of the rule, and `all` those of the port. `group` has clients without a name of their own.
+    fn write_rule_lines<'r>(
+        &mut self,
+        name: &str,
+        class: Class,
+        (serving, all): (&[usize], &[usize]),
+        routes: impl Iterator<Item = &'r Owner>,
+        group: Option<String>,
+    ) {
+        let gateway_of = |number: &usize| {
+            let listener = self.listeners.get(*number)?;
+            Some(listener.gateway.metadata.object_name())
+        };
         let place = RulePlace {
             name,
             class,
+            oldest: { all.iter().find_map(gateway_of) }.unwrap_or_default(),
             refused: self.refused,
         };
-        let lines = (self.policies.groups).list_rule_lines(&place, routes, gateways);
+        let gateways = serving.iter().filter_map(gateway_of);
+        let found = (self.policies.groups).list_rule_lines(&place, routes, gateways);
+        self.contradictions.extend(found.refusals);
+        let lines = found.lines;
         for (line, owner) in &lines {
             self.text.begin(owner.clone());
             self.text.line(&line.write());
         }
         if !lines.is_empty() {
-            let target = targets.iter().find(|target| target.host.is_none());
-            let group = target.map(|target| target.group.clone());
             self.rule_lines
                 .insert(name.to_owned(), RuleKeys { group, lines });
         }
@@ -93,7 +122,7 @@ impl Work<'_> {
         &mut self,
         (name, rule): (&str, &str),
         class: Class,
-        serving: &[usize],
+        (serving, all): (&[usize], &[usize]),
         owner: &Owner,
         targets: &[Arc<StreamTarget>],
     ) {
@@ -105,7 +134,7 @@ impl Work<'_> {
         let ends_tls = { serving.iter() }
             .filter_map(|number| self.listeners.get(*number)?.class)
             .any(Class::ends_tls);
-        self.write_rule_lines(name, class, serving, ends_tls, targets);
+        self.write_stream_lines(name, class, (serving, all), ends_tls, targets);
         self.text.begin(owner.clone());
         if let Some(target) = targets.iter().find(|target| target.host.is_none()) {
             self.text.begin(target.owner.clone());
@@ -276,7 +305,8 @@ impl Work<'_> {
         if matches!(class, Class::Passthrough | Class::Terminate) {
             self.add_refusals(all, streams, &mut targets);
         }
-        self.write_stream((&rule.name, &table), class, streams, &owner, &targets);
+        let numbers = (streams, all);
+        self.write_stream((&rule.name, &table), class, numbers, &owner, &targets);
     }
 
     /// Writes a rule for requests, with its routes. `all` are the listeners of the port. Clients come through a rule for
@@ -288,7 +318,7 @@ impl Work<'_> {
         entries: &[Arc<Entry>],
         is_inner: bool,
     ) {
-        let Some((table, _)) = self.write_head(rule) else {
+        let Some((table, owner)) = self.write_head(rule) else {
             return;
         };
         if is_inner {
@@ -296,9 +326,16 @@ impl Work<'_> {
             self.text.line("accept_proxy = [\"self\"]");
         }
         let mut serving = { rule.serving.iter() }.filter_map(|of| self.listeners.get(*of));
-        if serving.any(|of| of.class.is_some_and(Class::ends_tls)) {
-            self.write_certificates(&table, &rule.serving);
-        }
+        let ends_tls = serving.any(|of| of.class.is_some_and(Class::ends_tls));
+        let class = if ends_tls { Class::Https } else { Class::Http };
+        self.write_rule_lines(
+            &rule.name,
+            class,
+            (&rule.serving, all),
+            std::iter::empty(),
+            None,
+        );
+        self.text.begin(owner);
         // The names of listeners that do not serve are closed, too.
         let mut hosts: Vec<(Option<String>, Owner)> = { all.iter() }
             .filter_map(|of| self.listeners.get(*of))
@@ -306,6 +343,20 @@ impl Work<'_> {
             .collect();
         hosts.sort_by_cached_key(|(host, _)| (rank_host(host.as_deref()), host.clone()));
         hosts.dedup_by(|(host, _), (before, _)| host == before);
+        if ends_tls {
+            if hosts.len() > 1 {
+                // Clients that have connected to a listener never get to another one.
+                let hosts = hosts
+                    .iter()
+                    .map(|(host, _)| host.as_deref().map(write_host));
+                let hosts: Vec<String> = hosts
+                    .map(|host| host.unwrap_or_else(|| UNNAMED.into()))
+                    .collect();
+                let hosts = quote_list(hosts.iter().map(String::as_str));
+                self.text.line(&format!("http.separate_hosts = {hosts}"));
+            }
+            self.write_certificates(&table, &rule.serving);
+        }
         let Some(routes) = self.text.routes_mut() else {
             return;
         };

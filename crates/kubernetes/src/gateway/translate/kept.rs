@@ -18,6 +18,7 @@ use std::sync::Arc;
 
 use super::super::backends::{Groups, RouteGroups};
 use super::super::conditions::Status;
+use super::super::gateway_tls::MemberIdentity;
 use super::super::listener_sets::SetName;
 use super::super::listeners::{Frontend, ListenerState};
 use super::super::objects::{
@@ -116,6 +117,15 @@ struct Surroundings {
     /// True for listeners that take routes, and for those that serve clients.
     listeners: Vec<(bool, bool)>,
     frontends: Vec<Frontend>,
+    /// Certificates that members see, by the gateways.
+    identities: BTreeMap<ObjectName, MemberIdentity>,
+}
+
+/// Returns the certificates that members see, by the gateways.
+fn list_identities<'w>(
+    work: &'w Work<'_>,
+) -> impl Iterator<Item = (&'w ObjectName, &'w MemberIdentity)> {
+    { work.tls.iter() }.filter_map(|(gateway, tls)| Some((gateway, tls.identity()?)))
 }
 
 /// True if both have the same objects, at the same addresses in memory.
@@ -157,6 +167,9 @@ impl Surroundings {
             by_gateway: work.by_gateway.clone(),
             listeners: list_facts(&work.listeners).collect(),
             frontends: work.frontends.clone(),
+            identities: list_identities(work)
+                .map(|(gateway, identity)| (gateway.clone(), identity.clone()))
+                .collect(),
         }
     }
 
@@ -185,6 +198,7 @@ impl Surroundings {
             && self.by_gateway == work.by_gateway
             && { self.listeners.iter().copied() }.eq(list_facts(&work.listeners))
             && self.frontends == work.frontends
+            && { self.identities.iter() }.eq(list_identities(work))
     }
 }
 

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use super::super::backends::Groups;
 use super::super::conditions::{Refusal, Status};
 use super::super::ingress::Notice;
+use super::super::ingress::passwords::PasswordFiles;
 use super::super::objects::{
     ByName, Ingress, IngressClass, Kind, ObjectName, Objects, StreamRoute,
 };
@@ -56,6 +57,8 @@ struct Origin {
     refusals: Refused,
     /// Secrets of Ingresses that cannot be used, with the reasons.
     faults: BTreeMap<ObjectName, String>,
+    /// Files of users of Ingresses.
+    passwords: PasswordFiles,
     /// Conflicts and refusals of the listeners of Ingresses.
     listeners: Vec<[Option<Refusal>; 2]>,
     ingresses: ByName<Ingress>,
@@ -96,6 +99,7 @@ impl Origin {
                 .map(|(owner, message)| (owner.clone(), message.clone()))
                 .collect(),
             faults: work.ingress.faults.clone(),
+            passwords: work.ingress.passwords.clone(),
             listeners: list_listeners(work)
                 .map(|of| of.map(Clone::clone))
                 .collect(),
@@ -113,6 +117,7 @@ impl Origin {
             && self.settings == *work.settings
             && self.refusals.iter().eq(list_refusals(work.refused))
             && self.faults == work.ingress.faults
+            && self.passwords == work.ingress.passwords
             && self
                 .listeners
                 .iter()

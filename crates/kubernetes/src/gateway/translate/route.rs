@@ -51,35 +51,42 @@ pub(super) fn translate_route(
     let mut secured = Vec::new();
     let of_groups = &work.policies.groups;
     let inherited = of_groups.list_inherited(kind, &object, &route.spec.parent_refs, work.objects);
+    let by_identity = work.split_by_identity(&attachments);
     for (number, rule) in route.spec.rules.iter().enumerate() {
         let owner = Arc::new(Owner::Rule(kind, object.clone(), number));
-        let referrer = Referrer {
-            objects: work.objects,
-            policies: &work.policies,
-            inherited: &inherited,
-            kind,
-            namespace: &metadata.namespace,
-            ends_tls: false,
-        };
         let refusal = refusals.iter().find(|(of, _)| *of == number);
-        let read = match refusal.map(|(_, message)| message).or(wrong_host.as_ref()) {
-            Some(message) => Err(message.clone()),
-            None => RuleText::read(rule, referrer, groups),
-        };
+        let refusal = refusal.map(|(_, message)| message).or(wrong_host.as_ref());
+        let read = by_identity.iter().map(|(identity, _)| {
+            let referrer = Referrer {
+                objects: work.objects,
+                policies: &work.policies,
+                inherited: &inherited,
+                kind,
+                namespace: &metadata.namespace,
+                ends_tls: false,
+                identity: identity.as_ref(),
+            };
+            match refusal {
+                Some(message) => Err(message.clone()),
+                None => RuleText::read(rule, referrer, groups),
+            }
+        });
+        let read: Result<Vec<RuleText>, String> = read.collect();
         let mut rule_groups = RuleGroups {
             owner: Arc::clone(&owner),
             groups: groups.take_current(),
             is_used: false,
         };
-        let text = match read {
-            Ok(text) => text,
+        let texts = match read {
+            Ok(texts) => texts,
             Err(message) => {
                 rules.push(rule_groups);
                 dropped.push(format!("rule {}: {message}", number + 1));
                 continue;
             }
         };
-        if let Some(refusal) = &text.actions.references {
+        let references = texts.iter().find_map(|of| of.actions.references.as_ref());
+        if let Some(refusal) = references {
             findings.references.get_or_insert_with(|| refusal.clone());
         }
         rule_groups.is_used = !attachments.is_empty();
@@ -97,20 +104,22 @@ pub(super) fn translate_route(
             let gateways = list_gateways(work, &attachments);
             secured.extend(gateways.map(|gateway| (service.clone(), gateway)));
         }
-        let rule = RouteRule {
-            kind,
-            route,
-            owner: &owner,
-            number,
-            text: &text,
-        };
-        for attachment in &attachments {
-            rule.add_entries(work, groups, attachment, &mut claims, |frontend, entry| {
-                let (rule, place, _) = entry.numbers;
-                let numbers = (rule, place, count);
-                count += 1;
-                add(frontend, Entry { numbers, ..entry });
-            });
+        for (text, (_, attachments)) in texts.iter().zip(&by_identity) {
+            let rule = RouteRule {
+                kind,
+                route,
+                owner: &owner,
+                number,
+                text,
+            };
+            for attachment in attachments {
+                rule.add_entries(work, groups, attachment, &mut claims, |frontend, entry| {
+                    let (rule, place, _) = entry.numbers;
+                    let numbers = (rule, place, count);
+                    count += 1;
+                    add(frontend, Entry { numbers, ..entry });
+                });
+            }
         }
     }
     note_dropped(&mut findings, &dropped, route.spec.rules.len());
@@ -180,17 +189,24 @@ impl RouteRule<'_> {
         let own = listener.hostname().map(str::to_ascii_lowercase);
         let metadata = &self.route.metadata;
         let number = self.number.to_string();
-        let name = short_name(&[&metadata.namespace, &metadata.name, &number]);
+        let mut parts = vec![metadata.namespace.as_str(), &metadata.name];
+        // An HTTPRoute may have the name, too, and limits count by the names of routes.
+        let is_limited = actions
+            .iter()
+            .any(|line| line.starts_with("request_limits"));
+        parts.extend((is_limited && self.kind == Kind::GrpcRoute).then_some("grpc"));
+        parts.push(&number);
+        let name = short_name(&parts);
         for host in &attachment.hosts {
             if is_isolated(host.as_deref(), own.as_deref(), frontend) {
                 continue;
             }
             let bound = self.text.groups.iter();
-            let bound = bound.filter_map(|group| Some((group, groups.cookie_of(group)?)));
-            claims.extend(bound.map(|(group, cookie)| SessionClaim {
+            let bound = bound.filter_map(|group| Some((group, groups.session_of(group)?)));
+            claims.extend(bound.map(|(group, session)| SessionClaim {
                 owner: Arc::clone(self.owner),
                 host: host.clone(),
-                cookie: cookie.to_owned(),
+                cookie: session.to_owned(),
                 group: group.clone(),
             }));
             for (place, conditions) in self.text.conditions.iter().enumerate() {

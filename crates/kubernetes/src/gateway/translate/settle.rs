@@ -151,7 +151,9 @@ impl Work<'_> {
                     let users = self.groups.users_of(name);
                     found.extend(users.map(|user| (Owner::clone(user), message())));
                 }
-                Some(owner) => found.push((owner.clone(), message())),
+                Some(owner) => {
+                    found.extend(self.list_culprits(owner, problem, message(), text));
+                }
                 None => {}
             }
         }

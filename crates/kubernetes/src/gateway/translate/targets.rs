@@ -77,6 +77,7 @@ impl<'o> Work<'o> {
                 quote_table(fields)
             ));
         }
+        common.extend(self.write_passwords(targets)?);
         common.extend(self.write_login(targets)?);
         let usual = self.find_ingress_group(targets, targets.target)?;
         let route = |conditions: Vec<String>, group: String| {
@@ -192,7 +193,32 @@ impl<'o> Work<'o> {
         let service = self.objects.services.get(name)?;
         let mut ports = service.spec.ports.iter();
         let port = ports.find(|of| of.port == port)?.name.as_deref();
-        (self.policies.groups).find_tuning(Kind::Service, name, port, &[])
+        let policies = &self.policies.groups;
+        policies.find_tuning(Kind::Service, name, port, &[], self.objects)
+    }
+
+    /// Writes the users whose requests pass.
+    fn write_passwords(&self, targets: &Targets<'_, 'o>) -> Result<Option<String>, String> {
+        let Some(passwords) = &targets.treatment.passwords else {
+            return Ok(None);
+        };
+        let namespace = &targets.ingress.metadata.namespace;
+        let secret = passwords.find_secret(namespace);
+        let from = (INGRESS_GROUP, Kind::Ingress.name(), namespace.as_str());
+        if !is_granted(self.objects, from, ("", "Secret"), &secret.name) {
+            return Err(format!(
+                "auth-secret: no ReferenceGrant in namespace {} lets Ingresses of {namespace} use Secret {}; create one",
+                secret.name.namespace, secret.name.name
+            ));
+        }
+        let file = match self.ingress.passwords.get(&secret) {
+            Some(Ok(path)) => path.display().to_string(),
+            Some(Err(message)) => return Err(format!("auth-secret: {message}")),
+            None => return Err("auth-secret: the passwords are not known".into()),
+        };
+        let mut keys = vec![format!("users_file = {}", quote(&file))];
+        keys.extend(passwords.realm.clone());
+        Ok(Some(format!("auth = {{ {} }}", keys.join(", "))))
     }
 
     /// Writes the question to a login service.
@@ -241,6 +267,8 @@ impl<'o> Work<'o> {
             let fields = quote_list(fields.iter().map(String::as_str));
             keys.push(format!("copy_fields = {fields}"));
         }
+        let page = targets.treatment.login_page.as_ref();
+        keys.extend(page.map(|page| format!("login_page = {}", quote(page))));
         Ok(Some(format!("auth = {{ {} }}", keys.join(", "))))
     }
 }

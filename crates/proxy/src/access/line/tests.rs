@@ -185,6 +185,8 @@ struct Wanted<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     model: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    fallback_from: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     prompt_tokens: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
     cached_tokens: Option<u32>,
@@ -237,6 +239,7 @@ fn wanted(record: &Record<'_>) -> String {
         total_ms: to_millis(record.total_time),
         cost: (record.cost != Cost::ONE).then(|| record.cost.get()),
         model: facts.and_then(|facts| facts.model.as_deref()),
+        fallback_from: facts.and_then(|facts| facts.fallback_from.as_deref()),
         prompt_tokens: usage.map(|usage| usage.prompt_tokens),
         cached_tokens: usage.and_then(|usage| usage.cached_tokens),
         output_tokens: usage.map(|usage| usage.output_tokens),
@@ -296,7 +299,7 @@ prop_compose! {
 
 prop_compose! {
     fn some_engine()(
-        model in maybe_text(),
+        [model, fallback_from] in proptest::array::uniform2(maybe_text()),
         usage in any::<Option<(u32, Option<u32>, u32)>>(),
         first_token in proptest::option::of(a_time()),
     ) -> Box<EngineFacts> {
@@ -305,7 +308,8 @@ prop_compose! {
             cached_tokens,
             output_tokens,
         });
-        Box::new(EngineFacts { model: model.map(Into::into), usage, first_token })
+        let fallback_from = fallback_from.map(Arc::from);
+        Box::new(EngineFacts { model: model.map(Into::into), fallback_from, usage, first_token })
     }
 }
 

@@ -281,6 +281,8 @@ pub(crate) fn rule(protocol: Protocol) -> Rule {
             queue: long,
             sni: long,
             accept_proxy: long,
+            request: None,
+            attempt: None,
         },
         sni: Default::default(),
         ftp: Default::default(),

@@ -21,6 +21,8 @@ fn serve_quic(forwarder: &Forwarder, members: &[SocketAddr], has_nat: bool) {
             others: 0,
             room: 10_000,
             must_leave: false,
+            name_hash: 0,
+            weight: 0,
         };
         forwarder.set_terms(seat, &terms).unwrap();
     }
@@ -267,6 +269,8 @@ fn s41_clients_leave_members_of_connection_ids_that_are_out_of_service() {
             others: 0,
             room: 0,
             must_leave,
+            name_hash: 0,
+            weight: 0,
         };
         // A member that drains keeps its clients.
         clients.forwarder.set_terms(seat, &terms(false)).unwrap();
@@ -534,6 +538,8 @@ fn s41_no_member_takes_a_connection_id_of_the_process() {
             others: 0,
             room: 0,
             must_leave: true,
+            name_hash: 0,
+            weight: 0,
         };
         forwarder.set_terms(1, &terms).unwrap();
         assert_eq!(clients.find_member(104, &other), first);

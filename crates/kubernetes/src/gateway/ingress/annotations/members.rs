@@ -118,7 +118,7 @@ impl Reader<'_> {
         let age = self.take("session-cookie-max-age");
         let age = age.or(self.values.get("session-cookie-expires").copied());
         self.take("session-cookie-expires");
-        let path = self.take("session-cookie-path").unwrap_or("/");
+        let path = self.take("session-cookie-path");
         let same_site = self.take("session-cookie-samesite");
         let secure = self.take_switch("session-cookie-secure") == Some(true);
         let mode = self.take("affinity-mode");
@@ -139,9 +139,6 @@ impl Reader<'_> {
                 );
             }
         }
-        if path != "/" {
-            self.ignore("session-cookie-path", "the cookie holds for all paths");
-        }
         if mode.is_some_and(|mode| mode != "balanced" && mode != "persistent") {
             self.ignore("affinity-mode", "clients stay at their members");
         }
@@ -154,6 +151,18 @@ impl Reader<'_> {
                     &format!("{age:?} is no number of seconds"),
                 ),
             }
+        }
+        let is_path = |path: &&str| {
+            let is_short = path.len() <= 256 && path.starts_with('/');
+            is_short && is_location(path) && !path.contains(';')
+        };
+        match path.filter(is_path) {
+            Some("/") => {}
+            Some(path) => keys.push(format!("cookie_path = {}", quote(path))),
+            None if path.is_some() => {
+                self.ignore("session-cookie-path", "it is no path without variables");
+            }
+            None => {}
         }
         match same_site.map(str::to_ascii_lowercase).as_deref() {
             None => {}

@@ -1,5 +1,0 @@
-//go:build tools
-
-package conformance
-
-import _ "sigs.k8s.io/gateway-api/conformance/echo-basic"
