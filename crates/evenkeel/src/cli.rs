@@ -32,6 +32,7 @@ static VERSION: LazyLock<String> = LazyLock::new(|| {
     let features = [
         (cfg!(feature = "corba"), "corba"),
         (cfg!(feature = "fleet"), "fleet"),
+        (cfg!(feature = "kubernetes"), "kubernetes"),
         (cfg!(feature = "bpf"), "bpf"),
         (cfg!(feature = "rdma"), "rdma"),
     ];

@@ -146,6 +146,7 @@ pub(crate) fn run(args: &Ctl) -> Result<String, Failure> {
             .show_path(&["v1", "monitor", "locations"], |locations: &Vec<_>| {
                 evenkeel_monitor::format_table(locations)
             }),
+        #[cfg(feature = "kubernetes")]
         CtlCommand::Kubernetes => ctl.show_path(&["v1", "kubernetes"], |services: &Vec<_>| {
             evenkeel_kubernetes::status::format_table(services)
         }),

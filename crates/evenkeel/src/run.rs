@@ -178,6 +178,7 @@ pub(crate) fn list_subsystems(
     #[cfg(feature = "fleet")]
     gossip.set_copy_queues(forwarding.copy_queues());
     let mut all: Vec<Arc<dyn Service>> = vec![Arc::new(evenkeel_acme::Acme::default())];
+    #[cfg(feature = "kubernetes")]
     all.extend(evenkeel_kubernetes::list_subsystems());
     let others: Vec<Arc<dyn Service>> = vec![
         Arc::new(Negotiator::new(clock)),

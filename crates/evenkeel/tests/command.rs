@@ -212,8 +212,13 @@ fn the_version_names_what_is_built_in() {
     let features = said.lines().last().unwrap();
     let words: Vec<_> = features.split(' ').collect();
     assert_eq!(words[0], "features:");
-    assert_eq!(words.contains(&"corba"), cfg!(feature = "corba"), "{said}");
-    assert_eq!(words.contains(&"fleet"), cfg!(feature = "fleet"), "{said}");
+    for (name, is_built) in [
+        ("corba", cfg!(feature = "corba")),
+        ("fleet", cfg!(feature = "fleet")),
+        ("kubernetes", cfg!(feature = "kubernetes")),
+    ] {
+        assert_eq!(words.contains(&name), is_built, "{said}");
+    }
 }
 
 #[test]
@@ -221,17 +226,25 @@ fn a_section_that_this_build_cannot_serve_is_refused() {
     let directory = Directory::new();
     let key = directory.write("fleet.key", "1:000102030405060708090a0b0c0d0e0f");
     std::fs::set_permissions(key, std::fs::Permissions::from_mode(0o600)).unwrap();
-    for (section, is_served, what) in [
-        ("corba", cfg!(feature = "corba"), "CORBA"),
-        ("xds", cfg!(feature = "fleet"), "xDS"),
-        ("fleet", cfg!(feature = "fleet"), "fleet"),
+    let listen = "listen = \"127.0.0.1:0\"\n";
+    for (section, keys, is_served, what) in [
+        (
+            "corba",
+            "state_file = false\n",
+            cfg!(feature = "corba"),
+            "CORBA",
+        ),
+        ("xds", "", cfg!(feature = "fleet"), "xDS"),
+        (
+            "fleet",
+            "key_file = \"fleet.key\"\n",
+            cfg!(feature = "fleet"),
+            "fleet",
+        ),
+        ("kubernetes", "", cfg!(feature = "kubernetes"), "Kubernetes"),
     ] {
-        let more = match section {
-            "corba" => "state_file = false\n",
-            "fleet" => "key_file = \"fleet.key\"\n",
-            _ => "",
-        };
-        let text = format!("[{section}]\nlisten = \"127.0.0.1:0\"\n{more}");
+        let listen = if section == "kubernetes" { "" } else { listen };
+        let text = format!("[{section}]\n{listen}{keys}");
         let file = directory.write("evenkeel.toml", &text);
         let (code, stdout, stderr) = outcome(&["check", &file]);
         if is_served {
@@ -242,6 +255,20 @@ fn a_section_that_this_build_cannot_serve_is_refused() {
             assert!(stderr.contains(&message), "{stderr}");
         }
     }
+}
+
+#[test]
+fn members_that_this_build_cannot_find_are_refused() {
+    let directory = Directory::new();
+    let text = format!(
+        "[rule.web]\nlisten = \"127.0.0.1:0\"\nmembers = [{{ kubernetes = \"a/b:80\" }}]\n"
+    );
+    let file = directory.write("evenkeel.toml", &text);
+    let (code, _, stderr) = outcome(&["check", &file]);
+    assert_eq!(code, i32::from(!cfg!(feature = "kubernetes")), "{stderr}");
+    let is_told =
+        stderr.contains(":3:13: rule.web.members[0].kubernetes: this build has no Kubernetes");
+    assert_eq!(is_told, code == 1, "{stderr}");
 }
 
 #[test]

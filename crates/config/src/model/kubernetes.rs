@@ -185,6 +185,13 @@ pub(crate) fn list_services<'a>(names: impl Iterator<Item = &'a str>) -> Arc<[Se
     services.into_iter().collect()
 }
 
+/// True if this build can serve the section, and find members in Kubernetes.
+pub(super) const IS_SERVED: bool = cfg!(feature = "kubernetes");
+
+/// Message for what needs Kubernetes in a build that cannot serve it.
+pub(super) const NOT_SERVED: &str =
+    "this build has no Kubernetes: remove this, or use a build with the feature `kubernetes`";
+
 /// Reads `[kubernetes]` of the file. `services` are those that groups name. Without the table there is a section if there
 /// is such a service.
 pub(crate) fn read(
@@ -200,6 +207,10 @@ pub(crate) fn read(
     let Some(mut table) = top.read_table("kubernetes", report) else {
         return (!kubernetes.services.is_empty()).then_some(kubernetes);
     };
+    if !IS_SERVED {
+        report.add_problem(table.name_span(), "kubernetes", NOT_SERVED, None);
+        return None;
+    }
     table.read(KUBERNETES, &mut kubernetes, report);
     if let Some(file) = &mut kubernetes.kubeconfig {
         file.resolve(folder);

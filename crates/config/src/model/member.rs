@@ -8,7 +8,7 @@ use evenkeel_core::cost::Cost;
 use evenkeel_core::member::Weight;
 use toml::de::DeValue;
 
-use super::kubernetes::SERVICE_PORT;
+use super::kubernetes::{IS_SERVED, NOT_SERVED, SERVICE_PORT};
 use crate::schema::address::{Address, Origin, UNIX, host_port, is_host_name};
 use crate::schema::document::{Item, Span, join_key};
 use crate::schema::field::{Blank, Field, Limits, OUT_OF_RANGE, Texts, WRONG_TYPE, read_one};
@@ -243,6 +243,9 @@ fn read_member(item: &Item<'_>, report: &mut Report<'_>) -> Option<MemberConfig>
                 }
             } else {
                 table.require("address", report);
+            }
+            if !IS_SERVED && table.has_key("kubernetes") {
+                table.report_problem("kubernetes", NOT_SERVED, report);
             }
             if member.split_weight && !table.has_key("kubernetes") {
                 let message = "only a member with `kubernetes` has this key: remove it";

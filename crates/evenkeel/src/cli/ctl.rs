@@ -165,6 +165,7 @@ pub(crate) enum CtlCommand {
     /// Show the locations whose load is read from their kernels, and the state of each
     Monitor,
     /// Show the services of Kubernetes whose endpoints are members, and when the API server was heard last
+    #[cfg(feature = "kubernetes")]
     Kubernetes,
     /// Show the other balancers of the fleet, and how many groups each decides upon
     #[cfg(feature = "fleet")]

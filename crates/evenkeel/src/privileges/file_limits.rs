@@ -93,6 +93,7 @@ fn read_folders(config: &Config, file: &Path) -> BTreeSet<PathBuf> {
         let own = acme.ca_file.iter().chain(&acme.eab_key_file);
         files.extend(own.map(|file| file.path.clone()));
     }
+    #[cfg(feature = "kubernetes")]
     files.extend(evenkeel_kubernetes::subsystem::credential_files(config));
     let lists = config.groups.iter().flat_map(|group| &group.members_files);
     files.extend(lists.map(PathBuf::from));
