@@ -31,8 +31,18 @@ fn check_who_finds_members_full_waits_for_the_end_of_a_connection(family: Family
     };
     assert_eq!(machines.state(&balancer), "kernel");
     for _ in 0..2 {
+        // Connections of the member that the proxy knows of: its own, and those of the kernel 20 times a second.
+        let in_flight = || {
+            let member = family.member(2);
+            let series = format!("evenkeel_member_in_flight{{group=\"db\",member=\"{member}\"}}");
+            let read = || balancer.read_metric(&series);
+            machines.pair.front.run_inside(read)
+        };
         let mut first = None;
         wait_until("the kernel has the place", || {
+            if in_flight() != Some(0.0) {
+                return false;
+            }
             let (stream, seen) = machines.connect().unwrap();
             first = (seen == family.client()).then_some(stream);
             first.is_some()
@@ -48,12 +58,8 @@ fn check_who_finds_members_full_waits_for_the_end_of_a_connection(family: Family
             let read = || balancer.read_metric("evenkeel_group_queue{group=\"db\"}");
             machines.pair.front.run_inside(read)
         };
-        // The proxy learns of connections of the kernel 20 times a second.
         wait_until("the proxy knows of the connection", || {
-            let member = family.member(2);
-            let series = format!("evenkeel_member_in_flight{{group=\"db\",member=\"{member}\"}}");
-            let front = &machines.pair.front;
-            front.run_inside(|| balancer.read_metric(&series)) == Some(1.0)
+            in_flight() == Some(1.0)
         });
         let before = full();
         thread::scope(|scope| {
