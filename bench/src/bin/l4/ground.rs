@@ -253,6 +253,10 @@ impl Balancer {
             | Arm::Udp
             | Arm::UdpKernel
             | Arm::UdpSingle => {
+                if arm == Arm::UdpSingle {
+                    // Each query takes a port that rests for a second: as many as the manual leaves for high rates.
+                    set_sysctl(front, "net/ipv4/ip_local_port_range", "20000 29999")?;
+                }
                 let file = folder.join(CONFIG);
                 fs::write(&file, evenkeel_config(arm, members, more))?;
                 let mut command = front.command(&run.evenkeel);
