@@ -42,6 +42,7 @@ pub mod list;
 pub mod node_zone;
 mod plan;
 mod pod;
+mod read_value;
 mod scope;
 mod scope_task;
 pub mod slice;

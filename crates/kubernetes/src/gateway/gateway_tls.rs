@@ -11,6 +11,7 @@ use super::conditions::{Condition, Refusal};
 use super::grants::is_granted;
 use super::objects::{GROUP, Gateway, Items, Kind, ObjectName, Objects, Reference};
 use super::text::quote;
+use crate::read_value::ReadValue;
 
 /// Settings of TLS of a gateway. A field that is not known could demand something, so none may be skipped.
 #[derive(Debug, Default, Deserialize)]
@@ -124,7 +125,9 @@ pub(crate) struct GatewayTls {
 
 fn read_spec(gateway: &Gateway) -> Result<TlsSpec, String> {
     match &gateway.spec.tls {
-        Some(spec) => TlsSpec::deserialize(spec).map_err(|error| error.to_string()),
+        Some(spec) => {
+            TlsSpec::deserialize(ReadValue(spec.clone())).map_err(|error| error.to_string())
+        }
         None => Ok(TlsSpec::default()),
     }
 }

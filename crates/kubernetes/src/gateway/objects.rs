@@ -28,6 +28,7 @@ pub(crate) use super::values::{
     EXPERIMENTAL_GROUP, GROUP, INFERENCE_GROUP, INGRESS_GROUP, OWN_GROUP,
 };
 pub use super::values::{Items, ObjectName, ParentRef, Reference};
+use crate::read_value::ReadValue;
 
 /// Kind of objects that the controller follows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -609,7 +610,7 @@ fn put<T: for<'de> Deserialize<'de> + PartialEq>(
     name: ObjectName,
     value: Value,
 ) -> Result<bool, serde_json::Error> {
-    let object = T::deserialize(value)?;
+    let object = T::deserialize(ReadValue(value))?;
     // An object that stays the same is known by its address.
     if all.get(&name).is_some_and(|known| **known == object) {
         return Ok(false);
