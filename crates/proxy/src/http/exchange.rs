@@ -231,7 +231,7 @@ impl Client {
                     );
                     let delivered = delivered.await;
                     if let Some(trial) = &mut trial {
-                        trial.note_end(delivered.end);
+                        trial.note_end(self.end_outcome(&head, delivered.end));
                     }
                     summary.end = delivered.end;
                     summary.limit = delivered.limit;
