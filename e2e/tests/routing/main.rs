@@ -18,4 +18,5 @@ mod routing;
 mod shares;
 mod sticky;
 mod token_limits;
+mod unanswered_tokens;
 mod zones;

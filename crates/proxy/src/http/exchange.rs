@@ -253,6 +253,9 @@ impl Client {
                 }
                 Err(failure) => self.check_deadline(request, failure),
             };
+            if request.tokens.is_some() {
+                request.note_given_up(&failure);
+            }
             now = self.session.worker.now();
             routed
                 .target()
@@ -291,7 +294,7 @@ impl Client {
     /// The request is over.
     fn end_request(&mut self, request: &mut Request, mut summary: Summary, after: After) -> After {
         if request.tokens.is_some() {
-            self.settle_unanswered(request, summary.end);
+            self.settle_unanswered(request);
         }
         let received = request.up.body_sent();
         summary.received += received;
