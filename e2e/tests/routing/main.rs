@@ -5,6 +5,7 @@ mod backups;
 mod choosers;
 mod cors;
 mod defaults;
+mod engine_outages;
 mod forward_auth;
 mod full_engines;
 mod inference;
