@@ -368,6 +368,21 @@ fn a_key_in_the_wrong_table_is_sent_home() {
 }
 
 #[test]
+fn an_expression_that_no_path_matches_is_warned_of() {
+    let list_warnings = |regexes: &str| {
+        let route = format!("[[rule.web.routes]]\npath_regex = {regexes}\nanswer.status = 403\n");
+        let config = parse("test.toml", &(with("") + &route)).unwrap();
+        let warnings = config.warnings.iter();
+        warnings.map(ToString::to_string).collect::<Vec<_>>()
+    };
+    assert!(list_warnings("[\"/api/.*\", \".*\"]").is_empty());
+    let warnings = list_warnings("[\"/api/.*\", \"api/.*\"]");
+    assert_eq!(warnings.len(), 1, "{warnings:?}");
+    let wanted = "test.toml:6:14: rule.web.routes[0].path_regex: \"api/.*\" matches no path";
+    assert!(warnings[0].starts_with(wanted), "{warnings:?}");
+}
+
+#[test]
 fn a_list_that_is_not_closed_is_one_error() {
     let text = "[rule.web]\nlisten = \"127.0.0.1\"\nmembers = [\"a:1\",\n\"b:2\"\n\n\
                 [rule.b]\nlisten = \"127.0.0.1:2\"\nmembers = [\"a:1\"]\n";
@@ -389,6 +404,18 @@ fn habits_from_elsewhere_get_a_hint() {
         "test.toml:3:1: rule.web.timeout: unknown key, did you mean \"connection_timeout\" or",
         &["\"response_timeout\"", "\"request_timeout\""],
     );
+    for (key, ours) in [
+        ("rewrite", "\"rewrite_prefix\" or \"rewrite_path\""),
+        ("strip_prefix", "\"rewrite_prefix\""),
+        ("return", "\"redirect\""),
+    ] {
+        let route = format!("[[rule.web.routes]]\npath = \"/a\"\n{key} = \"/b\"\n");
+        one_error(
+            &(with("") + &route),
+            &format!("test.toml:7:1: rule.web.routes[0].{key}: unknown key, did you mean {ours}"),
+            &[],
+        );
+    }
     one_error(
         &with("access_log = \"stdout\""),
         "test.toml:3:1: rule.web.access_log: does not belong here, but is a table of its own",
@@ -1803,6 +1830,10 @@ fn a_cookie_binds_clients_of_http_rules_by_a_name_of_its_own() {
         (
             "sticky = { header = \"X-S\", max_age = \"1h\" }".into(),
             "rule.w.sticky.max_age: `header` is set, so there is no cookie",
+        ),
+        (
+            "sticky = { header = \"X-S\", cookie_path = \"/a\" }".into(),
+            "rule.w.sticky.cookie_path: `header` is set, so there is no cookie",
         ),
         (
             "sticky = { header = \"Content-Length\" }".into(),
