@@ -411,6 +411,9 @@ pub(crate) struct BalancerAnswer {
 /// Status of the answers to preflights.
 pub(super) const PREFLIGHT: u16 = 204;
 
+/// Status of the answers to requests that must come over another connection.
+pub(super) const MISDIRECTED: u16 = 421;
+
 impl BalancerAnswer {
     fn with_text(status: u16, text: &'static str, end: End) -> Self {
         BalancerAnswer {
@@ -426,9 +429,10 @@ impl BalancerAnswer {
         BalancerAnswer::with_text(PREFLIGHT, "", End::Complete)
     }
 
-    /// True for the answer to a preflight.
-    pub(super) fn is_preflight(&self) -> bool {
-        self.status == PREFLIGHT
+    /// True if no login is asked for before the answer: browsers send preflights without credentials, and the client of a
+    /// misdirected request logs in over the connection that it makes for the host.
+    pub(super) fn needs_no_login(&self) -> bool {
+        matches!(self.status, PREFLIGHT | MISDIRECTED)
     }
 
     fn without_target() -> Self {
@@ -438,7 +442,7 @@ impl BalancerAnswer {
     /// The answer to a request that must come over a connection for its host (RFC 9110, section 15.5.20).
     fn misdirected() -> Self {
         let text = "This connection is for another host.";
-        BalancerAnswer::with_text(421, text, End::Refused)
+        BalancerAnswer::with_text(MISDIRECTED, text, End::Refused)
     }
 
     fn too_large() -> Self {
