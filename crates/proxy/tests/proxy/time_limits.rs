@@ -199,6 +199,21 @@ fn a_connection_that_cannot_be_opened_is_tried_again() {
 }
 
 #[test]
+fn connections_to_the_same_member_use_up_the_budget() {
+    let bed = Bed::new(Http, &[closed_address()], |rule| {
+        repeat(rule);
+        rule.http.retries = 10;
+        rule.http.retry_budget = 0.0;
+    });
+    // A budget begins with ten retries, and gets one each second.
+    let is_used_up = (0..100).any(|_| {
+        assert_eq!(status_of(&mut bed.connect_client(), &get("/")), "502");
+        bed.rule_totals().retries_over_budget > 0
+    });
+    assert!(is_used_up);
+}
+
+#[test]
 fn a_retry_comes_after_a_pause_that_ends_with_the_request_s_time() {
     let (address, requests) = failing_at_first(1);
     let bed = Bed::new(Http, &[address], |rule| {
