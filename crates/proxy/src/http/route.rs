@@ -389,10 +389,6 @@ impl RequestView for message::Request<'_> {
     fn fields<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a [u8]> {
         message::values(self.fields, name)
     }
-
-    fn cookie(&self, name: &str) -> Option<&[u8]> {
-        self.find_cookie(name.as_bytes())
-    }
 }
 
 /// Answer of the balancer to a request that goes to no member, found with the route.
