@@ -23,6 +23,8 @@ pub enum Owner {
     Policy(ObjectName),
     /// Keys of a gateway's EvenkeelPolicy in the rule with this name only.
     PolicyAtRule(ObjectName, String),
+    /// Keys of a gateway's EvenkeelPolicy for one route only.
+    PolicyAtRoute(ObjectName, Kind, ObjectName),
 }
 
 /// Lines that are written one by one.
