@@ -26,6 +26,19 @@ const MOST_RETRIES: u32 = 10;
 /// Longest pause before a retry of the configuration, in milliseconds.
 const LONGEST_BACKOFF: u64 = 60_000;
 
+/// Most regular expressions of a route or an Ingress, each of which may take memory of 128 KiB.
+pub(crate) const MAX_EXPRESSIONS: usize = 64;
+
+/// Returns the number of regular expressions of a rule.
+pub(crate) fn count_expressions(rule: &HttpRule) -> usize {
+    let values = rule.matches.iter().flat_map(|of| {
+        let values = of.headers.iter().chain(of.query_params.iter());
+        values.chain(&of.path)
+    });
+    let is_expression = |of: &&ValueMatch| of.kind.as_deref() == Some("RegularExpression");
+    values.filter(is_expression).count()
+}
+
 /// Kind of a condition on paths, in the order of precedence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum PathKind {
