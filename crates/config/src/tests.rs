@@ -3388,12 +3388,23 @@ fn s41_a_rule_of_the_kernel_cannot_have_what_needs_the_proxy() {
     assert_eq!(check(&messages, ""), "");
     let errors = check(&answered, "return_path = \"tunnel\"");
     assert!(errors.contains("only for `protocol = \"tcp\"`"), "{errors}");
-    let errors = check(&format!("{udp}limits = {{ connections = 5 }}"), "");
-    assert!(errors.contains("`limits`"), "{errors}");
+    for rule in [tcp, udp] {
+        let limits = "connections = 5, new_connections = \"9/s\", except = [\"10.0.0.0/8\"], ipv4_prefix = 24";
+        let limited = format!("{rule}max_connections = 7\nlimits = {{ {limits} }}");
+        assert_eq!(check(&limited, ""), "");
+    }
+    let networks: Vec<_> = (0..17).map(|last| format!("\"10.0.0.{last}\"")).collect();
+    let networks = networks.join(", ");
+    let errors = check(tcp, &format!("limits = {{ connections = 5, except = [{networks}] }}"));
+    assert!(errors.contains("16 networks in `except`"), "{errors}");
     for (line, named) in [
         ("accept_proxy = [\"10.0.0.0/8\"]", "`accept_proxy`"),
-        ("limits = { connections = 5 }", "`limits`"),
-        ("max_connections = 7", "`max_connections`"),
+        ("limits = { max_lifetime = \"1h\" }", "`max_lifetime` in `limits`"),
+        ("limits = { bandwidth = \"1MiB/s\" }", "`bandwidth` in `limits`"),
+        (
+            "limits = { connection_bandwidth = \"1MiB/s\" }",
+            "`connection_bandwidth` in `limits`",
+        ),
         ("half_close = false", "`half_close = false`"),
         ("terminate_on_disable = true", "`terminate_on_disable`"),
         ("member_tls = true", "`member_tls`"),

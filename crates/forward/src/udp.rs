@@ -50,6 +50,7 @@ pub(crate) fn list_listeners(
         answer,
         is_quic: terms.is_quic,
         is_single: terms.is_single,
+        is_limited: rule.is_limited,
     })
 }
 

@@ -49,7 +49,8 @@ struct evk_quic_owner {
 
 struct evk_udp_listener {
 	__u32 group;
-	__u32 retries;	  /* 0: a member that has failed may be chosen again at once */
+	__u16 retries;	  /* 0: a member that has failed may be chosen again at once */
+	__u16 is_limited; /* not 0: evk_limits has limits of the address */
 	__u16 first_port; /* full NAT: ports towards members */
 	__u16 ports;	  /* number of these ports; 0: half NAT */
 	__u32 idle;	  /* time without a datagram after which a session is over, as `coarse` has it */
@@ -201,8 +202,7 @@ __attribute__((noinline)) int evk_udp_end(const struct evk_nat_pair *which, __u3
 {
 	if (!which)
 		return 0;
-	struct evk_nat_pair pair = *which;
-	struct evk_udp_session *session = bpf_map_lookup_elem(&evk_udp_sessions, &pair);
+	struct evk_udp_session *session = bpf_map_lookup_elem(&evk_udp_sessions, which);
 	/* A copy counts nowhere. */
 	if (!session || session->flags & COPIED || __sync_fetch_and_or(&session->flags, CLOSED) & CLOSED)
 		return 0;
@@ -225,10 +225,12 @@ __attribute__((noinline)) int evk_udp_end(const struct evk_nat_pair *which, __u3
 		__sync_fetch_and_add(&all->datagrams_in, session->datagrams_in);
 		__sync_fetch_and_add(&all->datagrams_out, session->datagrams_out);
 	}
+	if (session->flags & LIMITED)
+		end_limited_session(&session->of.client, &session->of.listener, session->began_ns);
 	/* An answered datagram no longer counts at its source, as a session whose client has confirmed. */
 	if ((session->flags & (SINGLE | ANSWERED)) == (SINGLE | ANSWERED))
 		give_back_to_source(&session->of.client);
-	tell_udp(EVENT_END, end, &pair.member, session, now);
+	tell_udp(EVENT_END, end, &which->member, session, now);
 	return 1;
 }
 
@@ -377,6 +379,13 @@ static __always_inline int choose_for_session(struct evk_udp_draft *draft, __u32
 	return chosen;
 }
 
+/* Counts a step of the draft's session, if sessions of the listener are limited. */
+static __always_inline void count_limited(struct evk_udp_draft *draft, __u32 step)
+{
+	if (draft->session.flags & LIMITED)
+		evk_limit_session(&draft->who.client, &draft->who.listener, step, draft->session.began_ns);
+}
+
 /* Counts a session that has begun. `used` as in `use_source`. */
 static __always_inline void count_session(struct evk_udp_draft *draft, __u64 *used, __u64 now)
 {
@@ -391,6 +400,7 @@ static __always_inline void count_session(struct evk_udp_draft *draft, __u64 *us
 		__sync_fetch_and_add(&all->open, 1);
 		__sync_fetch_and_add(&all->begun, 1);
 	}
+	count_limited(draft, LIMIT_BEGIN);
 	tell_udp(EVENT_BEGIN, 0, &draft->pair.member, &draft->session, now);
 	use_source(&draft->who.client, used, now);
 }
@@ -413,6 +423,8 @@ static __always_inline int begin_session(struct __sk_buff *skb, const struct hea
 	/* A message takes no place in the tables. */
 	if (!has_messages(listener) && is_over_rate(&draft->who.client, &used, now))
 		return keep(draft, PASSED_RATE, now);
+	if (listener->is_limited && !evk_limit_session(&draft->who.client, &draft->who.listener, LIMIT_ADMIT, now))
+		return keep(draft, PASSED_LIMIT, now);
 	int by_id = find_by_id(skb, head, draft, listener);
 	int chosen = by_id >= 0 ? by_id : choose_for_session(draft, listener->group, failed);
 	if (chosen < 0)
@@ -440,6 +452,8 @@ static __always_inline int begin_session(struct __sk_buff *skb, const struct hea
 		session->flags = SINGLE;
 		session->checked = listener->answer;
 	}
+	if (listener->is_limited)
+		session->flags |= LIMITED;
 	draft->pair.member = terms->address;
 	draft->pair.source = draft->who.client;
 	if (listener->ports) {
@@ -455,6 +469,8 @@ static __always_inline int begin_session(struct __sk_buff *skb, const struct hea
 		return keep(draft, way == TOO_LARGE ? PASSED_TOO_LARGE : PASSED_ROUTE, now);
 	if (has_messages(listener)) {
 		evk_udp_count_message(now);
+		count_limited(draft, LIMIT_BEGIN);
+		count_limited(draft, LIMIT_END);
 	} else {
 		int outcome = listener->ports ? evk_udp_take_port(listener->first_port, listener->ports) :
 						enter_session(draft, now);
@@ -522,6 +538,8 @@ static __attribute__((noinline)) void adopt_session(const struct evk_address *me
 	struct evk_udp_counts *all = bpf_map_lookup_elem(&evk_udp_counts, &session->of.listener);
 	if (all)
 		__sync_fetch_and_add(&all->open, 1);
+	if (evk_limit_session(&session->of.client, &session->of.listener, LIMIT_ADD, session->began_ns))
+		__sync_fetch_and_or(&session->flags, LIMITED);
 	tell_udp(EVENT_ADOPT, 0, member, session, now);
 }
 

@@ -403,6 +403,9 @@ fn find_session_obstacle(rule: &Rule) -> Option<&'static str> {
     }
 }
 
+/// Most networks that the kernel excepts from the limits of a rule.
+const MAX_EXCEPTIONS: usize = 16;
+
 /// Looks at what a rule cannot have if the kernel forwards its connections.
 fn check_forward(rule: &Rule, table: &Table<'_>, report: &mut Report<'_>) {
     if rule.forward == Forward::Proxy {
@@ -433,15 +436,16 @@ fn check_forward(rule: &Rule, table: &Table<'_>, report: &mut Report<'_>) {
             );
         }
     }
-    let base = Rule::default();
+    let limits = &rule.limits;
     let wants = [
         ("tls", rule.tls.is_some()),
         ("sni", table.has_key("sni")),
         ("accept_proxy", rule.accept_proxy.is_some()),
-        ("limits", rule.limits != base.limits),
+        ("max_lifetime` in `limits", limits.max_lifetime.is_some()),
+        ("bandwidth` in `limits", limits.bandwidth.is_some()),
         (
-            "max_connections",
-            rule.max_connections != base.max_connections,
+            "connection_bandwidth` in `limits",
+            limits.connection_bandwidth.is_some(),
         ),
         ("half_close = false", !rule.half_close),
         ("terminate_on_disable", rule.terminate_on_disable),
@@ -449,6 +453,13 @@ fn check_forward(rule: &Rule, table: &Table<'_>, report: &mut Report<'_>) {
     for (key, _) in wants.into_iter().filter(|(_, is_wanted)| *is_wanted) {
         refuse(format!(
             "with \"kernel\" the rule cannot have `{key}`, which needs the proxy: remove one of the two"
+        ));
+    }
+    let exceptions = limits.except.as_ref().map_or(0, |except| except.0.len());
+    if exceptions > MAX_EXCEPTIONS {
+        refuse(format!(
+            "with \"kernel\" the rule can have {MAX_EXCEPTIONS} networks in `except` of `limits`, and there are {exceptions}: \
+             write fewer, larger networks, or remove this key"
         ));
     }
     for listen in &rule.listen {

@@ -2,6 +2,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use evenkeel_config::Limits;
 use evenkeel_core::cost::Cost;
 use evenkeel_core::group::GroupSettings;
 use evenkeel_core::member::Reason;
@@ -47,6 +48,9 @@ impl Scene {
             idle: Duration::from_secs(600),
             connect: Duration::from_secs(3),
             udp,
+            max_connections: None,
+            limits: Limits::default(),
+            is_limited: false,
         };
         let mut scene = Scene {
             rule,
@@ -75,7 +79,7 @@ impl Scene {
     /// Returns the reason why the proxy serves the rule in a round.
     fn find_reason(&mut self) -> Option<String> {
         let now = Instant::from_nanos(1);
-        let (_, members) = find_terms(&self.group, now, &mut Buffers::default());
+        let members = find_terms(&self.group, now, &mut Buffers::default()).members;
         self.obstacles.begin_round(false);
         let machine = (&self.nat, &self.interfaces);
         let is_allowed = self

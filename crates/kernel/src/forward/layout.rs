@@ -111,6 +111,8 @@ pub struct Listener {
     pub has_tunnel: bool,
     /// True if likewise other balancers have the listening address.
     pub has_rows: bool,
+    /// True if [`Forwarder::set_limits`](super::Forwarder::set_limits) has written limits of the address.
+    pub is_limited: bool,
 }
 
 /// Range of ports towards members, with full NAT.
@@ -134,8 +136,9 @@ impl Listener {
         let ([i, j], [k, l]) = (first.to_ne_bytes(), count.to_ne_bytes());
         let has_tunnel = self.has_tunnel || self.has_rows;
         let way =
-            u32::from(self.is_direct) | u32::from(has_tunnel) << 1 | u32::from(self.has_rows) << 2;
-        let [m, n, o, p] = way.to_ne_bytes();
+            u16::from(self.is_direct) | u16::from(has_tunnel) << 1 | u16::from(self.has_rows) << 2;
+        let [m, n] = way.to_ne_bytes();
+        let [o, p] = u16::from(self.is_limited).to_ne_bytes();
         [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p]
     }
 }
@@ -565,7 +568,7 @@ pub struct Terms {
     pub must_leave: bool,
     /// Hash of the member's name, for decisions by hash.
     pub name_hash: u64,
-    /// Weight of the member, for the bound of these decisions.
+    /// Weight of the member, for the bound of these decisions. For `prequal` the load of a connection.
     pub weight: u32,
 }
 
@@ -624,11 +627,13 @@ impl ListenerCounts {
 /// Decisions of a group: `struct evk_group`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GroupTerms {
-    /// Form of the decisions: 0 leaves them to the proxy, 1 is by score, 2 by turns, 3 by hash.
+    /// Form of the decisions: 0 leaves them to the proxy, 1 is by score, 2 by turns, 3 by hash, 4 by load and cost
+    /// (`prequal`).
     pub form: u32,
     /// Cost of each further connection, in 1/256 of the first.
     pub growth: u32,
-    /// Most connections at a member for decisions by hash, in 1/16,384 of the average; 0 is no bound.
+    /// Most connections at a member for decisions by hash, in 1/16,384 of the average; 0 is no bound. For `prequal` the load
+    /// from which on a member is hot, from `scale_hot` of `evenkeel-core`.
     pub bound: u32,
     /// Seats of the members.
     pub seats: Vec<u32>,

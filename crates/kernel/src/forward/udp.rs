@@ -37,6 +37,8 @@ pub struct UdpListener {
     /// True if each datagram is a session of its own, which ends with the first answer. With full NAT an answer is expected;
     /// with half NAT none is, and the session is over at once.
     pub is_single: bool,
+    /// True if [`Forwarder::set_limits`](super::Forwarder::set_limits) has written limits of the address.
+    pub is_limited: bool,
 }
 
 impl UdpListener {
@@ -46,7 +48,8 @@ impl UdpListener {
         let answer = self.answer.map_or(0, |answer| count_units(answer).max(1));
         let parts = [
             &self.group.to_ne_bytes()[..],
-            &u32::from(self.retries).to_ne_bytes(),
+            &u16::from(self.retries).to_ne_bytes(),
+            &u16::from(self.is_limited).to_ne_bytes(),
             &first.to_ne_bytes(),
             &count.to_ne_bytes(),
             &count_units(self.idle).to_ne_bytes(),

@@ -19,6 +19,7 @@ fn udp_listener(address: SocketAddr) -> UdpListener {
         answer: None,
         is_quic: false,
         is_single: false,
+        is_limited: false,
     }
 }
 

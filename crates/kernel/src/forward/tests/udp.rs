@@ -100,7 +100,11 @@ impl Datagram {
     }
 }
 
-fn try_pass(forwarder: &Forwarder, interface: u32, datagram: &Datagram) -> Option<Datagram> {
+pub(super) fn try_pass(
+    forwarder: &Forwarder,
+    interface: u32,
+    datagram: &Datagram,
+) -> Option<Datagram> {
     let frame = send_frame(forwarder, interface, &datagram.write());
     frame.map(|frame| Datagram::read(&frame))
 }
@@ -120,6 +124,7 @@ fn udp_listener(family: Family) -> UdpListener {
         answer: Some(Duration::from_secs(60)),
         is_quic: false,
         is_single: false,
+        is_limited: false,
     }
 }
 

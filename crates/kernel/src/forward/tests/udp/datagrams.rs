@@ -33,6 +33,7 @@ pub(in crate::forward::tests) fn serve_singly_by(
     serve_sessions(forwarder, members, |listener| UdpListener {
         nat: Some(ports),
         is_single: true,
+        is_limited: false,
         answer: Some(TIMEOUT),
         ..listener
     });
@@ -42,6 +43,7 @@ pub(in crate::forward::tests) fn serve_singly_by(
 fn serve_messages(forwarder: &Forwarder, members: &[SocketAddr]) {
     serve_sessions(forwarder, members, |listener| UdpListener {
         is_single: true,
+        is_limited: false,
         answer: None,
         ..listener
     });
