@@ -45,7 +45,9 @@ fn check_clients_have_as_many_connections_as_the_limit_says(family: Family) {
         let limit = count_refused(&machines, &balancer, "connections");
         assert_eq!(limit, f64::from(refused));
     }
-    assert!(count_proxied(&machines, &balancer) >= 3);
+    wait_until("the status has the connections", || {
+        count_proxied(&machines, &balancer) >= 3
+    });
     open.iter_mut().for_each(|stream| echo(stream, 5000));
     // Another connection of the kernel follows one that is over.
     let [first, ..] = open;
@@ -169,7 +171,9 @@ fn check_sessions_of_udp_are_limited(family: Family, more: &str, reason: &str) {
         let read = || balancer.read_metric(&series);
         machines.pair.front.run_inside(read) > Some(0.0)
     });
-    assert!(count_proxied(&machines, &balancer) >= 1);
+    wait_until("the status has the datagram", || {
+        count_proxied(&machines, &balancer) >= 1
+    });
     drop(first);
     wait_until("the second session begins after the first one", || {
         try_ask(&second)
