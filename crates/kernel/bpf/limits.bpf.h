@@ -221,25 +221,14 @@ __attribute__((noinline)) int evk_limit_connection(const struct evk_address *cli
 }
 
 /* The same for a session of UDP between a client and a listening address. */
-static __always_inline int limit_session(const struct evk_address *client, const struct evk_address *listener, __u32 step,
-					 __u64 began)
-{
-	union evk_limit_key key = { .place.port = listener->port, .place.protocol = IPPROTO_UDP };
-	key.place.ip = listener->ip;
-	return take_step(&key, &client->ip, step, 1, began, began);
-}
-
 __attribute__((noinline)) int evk_limit_session(const struct evk_address *client, const struct evk_address *listener,
 						__u32 step, __u64 began)
 {
-	return client && listener ? limit_session(client, listener, step, began) : 0;
-}
-
-/* Ends the count of a session. Part of its caller, as the stack of a further function would be beyond the limit. */
-static __always_inline void end_limited_session(const struct evk_address *client, const struct evk_address *listener,
-						__u64 began)
-{
-	limit_session(client, listener, LIMIT_END, began);
+	if (!client || !listener)
+		return 0;
+	union evk_limit_key key = { .place.port = listener->port, .place.protocol = IPPROTO_UDP };
+	key.place.ip = listener->ip;
+	return take_step(&key, &client->ip, step, 1, began, began);
 }
 
 /* Connection of the process. */

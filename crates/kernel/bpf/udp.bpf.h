@@ -196,13 +196,17 @@ static __always_inline int is_longer(__u64 now, __u32 from, __u32 limit)
 	return silence > 0 && (__u32)silence > limit;
 }
 
+/* Answer of `evk_udp_end` if limits count the session. */
+#define ENDED_LIMITED 2
+
 /* Ends a session once: 0 if it has ended before. The entry stays. A function of its own, which the verifier checks
  * once. */
 __attribute__((noinline)) int evk_udp_end(const struct evk_nat_pair *which, __u32 end, __u64 now)
 {
 	if (!which)
 		return 0;
-	struct evk_udp_session *session = bpf_map_lookup_elem(&evk_udp_sessions, which);
+	struct evk_nat_pair pair = *which;
+	struct evk_udp_session *session = bpf_map_lookup_elem(&evk_udp_sessions, &pair);
 	/* A copy counts nowhere. */
 	if (!session || session->flags & COPIED || __sync_fetch_and_or(&session->flags, CLOSED) & CLOSED)
 		return 0;
@@ -225,13 +229,21 @@ __attribute__((noinline)) int evk_udp_end(const struct evk_nat_pair *which, __u3
 		__sync_fetch_and_add(&all->datagrams_in, session->datagrams_in);
 		__sync_fetch_and_add(&all->datagrams_out, session->datagrams_out);
 	}
-	if (session->flags & LIMITED)
-		end_limited_session(&session->of.client, &session->of.listener, session->began_ns);
 	/* An answered datagram no longer counts at its source, as a session whose client has confirmed. */
 	if ((session->flags & (SINGLE | ANSWERED)) == (SINGLE | ANSWERED))
 		give_back_to_source(&session->of.client);
-	tell_udp(EVENT_END, end, &which->member, session, now);
-	return 1;
+	tell_udp(EVENT_END, end, &pair.member, session, now);
+	return session->flags & LIMITED ? ENDED_LIMITED : 1;
+}
+
+/* Ends a session likewise, and the count of limits: a function of a function would be beyond the limit of the stack. */
+static __always_inline int end_session(const struct evk_nat_pair *pair, __u32 end, __u64 now)
+{
+	int ended = evk_udp_end(pair, end, now);
+	struct evk_udp_session *session = ended == ENDED_LIMITED ? bpf_map_lookup_elem(&evk_udp_sessions, pair) : 0;
+	if (session)
+		evk_limit_session(&session->of.client, &session->of.listener, LIMIT_END, session->began_ns);
+	return ended;
 }
 
 #include "datagrams.bpf.h"
@@ -355,7 +367,7 @@ static __always_inline int enter_session(struct evk_udp_draft *draft, __u64 now)
 	/* A session with another address of the balancer: the member could not tell the two apart. */
 	if (!other || !is_same_address(&other->of.listener, &draft->who.listener))
 		return PASSED_TABLE;
-	evk_udp_end(&draft->pair, END_CLOSED, now);
+	end_session(&draft->pair, END_CLOSED, now);
 	return bpf_map_update_elem(&evk_udp_sessions, &draft->pair, &draft->session, BPF_ANY) ? PASSED_TABLE : 0;
 }
 
@@ -574,7 +586,7 @@ static __always_inline int serve_client(struct __sk_buff *skb, const struct head
 		if (is_over) {
 			if (session->flags & FAILED && listener->retries)
 				failed = session->seat;
-			evk_udp_end(&draft->pair, end, now);
+			end_session(&draft->pair, end, now);
 			bpf_map_delete_elem(&evk_udp_sessions, &draft->pair);
 		} else {
 			/* Answers under way still come. */
@@ -618,7 +630,7 @@ static __always_inline int serve_member(struct __sk_buff *skb, const struct head
 		}
 		tell_udp(EVENT_ANSWER, 0, &draft->pair.member, session, now);
 		if (session->flags & SINGLE)
-			evk_udp_end(&draft->pair, END_CLOSED, now);
+			end_session(&draft->pair, END_CLOSED, now);
 	} else if (session->flags & SINGLE) {
 		/* Another CPU has the first answer. */
 		return drop_late(draft);
@@ -754,7 +766,7 @@ __attribute__((noinline)) int evk_forward_udp_error(struct __sk_buff *skb)
 			/* Nothing ends a copy but its balancer. */
 			if (!(session->flags & COPIED))
 				__sync_fetch_and_or(&session->flags, FAILED);
-			evk_udp_end(&draft->pair, END_UNREACHABLE, bpf_ktime_get_ns());
+			end_session(&draft->pair, END_UNREACHABLE, bpf_ktime_get_ns());
 		}
 	} else {
 		draft->who.client = to;
@@ -813,7 +825,7 @@ int evk_udp_remove(struct evk_udp_removal *removal)
 		return 0;
 	if (session->flags & SINGLE)
 		return end_or_remove(&pair, session, removal->end, bpf_ktime_get_ns());
-	evk_udp_end(&pair, removal->end, bpf_ktime_get_ns());
+	end_session(&pair, removal->end, bpf_ktime_get_ns());
 	forget_session(&pair);
 	return 1;
 }
@@ -844,7 +856,7 @@ static __attribute__((noinline)) int leave_other(const struct evk_nat_pair *pair
 	struct evk_udp_session *old = bpf_map_lookup_elem(&evk_udp_sessions, &other);
 	if (old && !(old->flags & (COPIED | CLOSED)) && !has_session_moved(old, next, now))
 		return -1;
-	evk_udp_end(&other, END_CLOSED, now);
+	end_session(&other, END_CLOSED, now);
 	bpf_map_delete_elem(&evk_udp_sessions, &other);
 	return 0;
 }
@@ -876,7 +888,7 @@ int evk_udp_copy(struct evk_udp_order *order)
 	if ((yields && !has_session_moved(old, &next, now)) || leave_other(&pair, &next, now))
 		return COPY_OWN;
 	if (yields) {
-		evk_udp_end(&pair, END_CLOSED, now);
+		end_session(&pair, END_CLOSED, now);
 		/* No longer counted: a copy from now on. */
 		old->bytes_in = 0;
 		old->bytes_out = 0;
