@@ -3260,16 +3260,31 @@ fn s41_members_that_answer_directly_have_the_port_of_the_rule() {
     // No member can have two ports.
     let wrong = check(both, "[\"192.0.2.9:5432\"]");
     assert!(wrong.contains("[2001:db8::1]:5433"), "{wrong}");
-    // Sessions of UDP come back through the balancer.
-    let text = format!(
-        "[rule.dns]\nlisten = {one}\nprotocol = \"udp\"\nforward = \"kernel\"\nreturn_path = \"direct\"\n\
-         members = [\"192.0.2.9:5432\"]\n"
-    );
-    let wrong = parse("test.toml", &text).unwrap_err().to_string();
-    assert!(
-        wrong.contains("test.toml:5:") && wrong.contains("protocol = \"tcp\""),
-        "{wrong}"
-    );
+}
+
+#[test]
+fn s41_members_of_udp_rules_answer_directly_in_all_kinds_of_sessions() {
+    let check = |path: &str, port: u16, udp: &str| {
+        let text = format!(
+            "[rule.dns]\nlisten = \"192.0.2.1:53\"\nprotocol = \"udp\"\nforward = \"kernel\"\nreturn_path = \"{path}\"\n\
+             members = [\"192.0.2.9:{port}\"]\nudp = {{ {udp} }}\n"
+        );
+        parse("test.toml", &text).map_or_else(|errors| errors.to_string(), |_| String::new())
+    };
+    for session in ["client", "datagram", "quic"] {
+        for answers in ["", ", expect_answer = false"] {
+            let udp = format!("session = \"{session}\"{answers}");
+            assert_eq!(check("direct", 53, &udp), "", "{udp}");
+            // Members get the datagrams of clients unchanged.
+            let wrong = check("direct", 54, &udp);
+            assert!(wrong.contains("192.0.2.9:54"), "{wrong}");
+            let wrong = check("tunnel", 53, &udp);
+            assert!(
+                wrong.contains("test.toml:5:") && wrong.contains("protocol = \"tcp\""),
+                "{wrong}"
+            );
+        }
+    }
 }
 
 #[test]

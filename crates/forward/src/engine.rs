@@ -386,6 +386,7 @@ impl Engine {
             tickets.hold(homes, key, event.seat, began);
         }
         match event.step {
+            Step::Begin if event.is_direct => tickets.hold_unseen(homes, key, event.seat, began),
             Step::Begin => tickets.hold(homes, key, event.seat, began),
             Step::Adopt => self.adopt(key, event, at),
             Step::Accept => self.requests.accept(homes, tickets.find_ticket(&key)),
@@ -395,7 +396,7 @@ impl Engine {
                 if let Some(copies) = &mut self.copies {
                     copies.note_end(event);
                 }
-                tickets.end(homes, &key, event.seat, end, at);
+                tickets.end(homes, (&key, event.is_direct), event.seat, end, at);
             }
         }
     }

@@ -43,6 +43,7 @@ pub(crate) struct PlannedRule {
 pub(crate) struct UdpTerms {
     /// Time for the first answer, and for answers under way when the session leaves its member.
     pub(crate) answer_timeout: Duration,
+    /// True if a session without an answer has failed. Never with direct answers, which the balancer does not see.
     pub(crate) expects_answer: bool,
     /// True if a client of QUIC whose address changes stays at the member of its connection id.
     pub(crate) is_quic: bool,
@@ -54,7 +55,7 @@ impl UdpTerms {
     fn of_rule(rule: &Rule) -> Option<Self> {
         (rule.protocol == Protocol::Udp).then_some(UdpTerms {
             answer_timeout: rule.udp.answer_timeout,
-            expects_answer: rule.udp.expect_answer,
+            expects_answer: rule.udp.expect_answer && !rule.return_path.is_direct(),
             is_quic: rule.udp.session == UdpSession::Quic,
             is_single: rule.udp.session == UdpSession::Datagram,
         })

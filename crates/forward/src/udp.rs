@@ -46,6 +46,7 @@ pub(crate) fn list_listeners(
         group,
         retries: rule.retries > 0,
         nat,
+        is_direct: rule.return_path.is_direct(),
         idle: rule.idle,
         answer,
         is_quic: terms.is_quic,

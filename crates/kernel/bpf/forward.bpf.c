@@ -73,6 +73,9 @@ enum evk_flag {
 #define MIXED_ONE (1 << 11)
 #define OTHERS_BITS (MOST_OTHERS << OTHERS_AT)
 
+/* Sessions of UDP whose answers pass here, or not. */
+enum evk_udp_event { UDP_SEEN = 1, UDP_UNSEEN };
+
 enum evk_event_kind { EVENT_BEGIN = 1, EVENT_ANSWER, EVENT_END, EVENT_ACCEPT, EVENT_CONFIRM,
 		      EVENT_ADOPT = 16 };
 
@@ -201,7 +204,7 @@ struct evk_event {
 	__u32 seat;
 	__u16 kind;
 	__u8 end;
-	__u8 is_udp;
+	__u8 is_udp; /* of `enum evk_udp_event`, or 0: of a connection */
 	__u64 began_ns;
 	__u64 ns;
 	__u64 bytes_in;

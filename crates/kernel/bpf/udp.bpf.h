@@ -7,7 +7,7 @@
  * have a single datagram (datagrams.bpf.h).
  * Datagrams of clients in evk_udp_kept pass to the rule's socket: the process has their sessions. Connection ids of QUIC lead
  * clients whose address has changed to their members (quic.bpf.h). Fragments of a datagram follow the first one
- * (fragments.bpf.h).
+ * (fragments.bpf.h). Members that answer clients themselves get datagrams unchanged (udp_direct.bpf.h).
  * src/forward/udp.rs has the same structures. */
 
 #include <linux/udp.h>
@@ -20,6 +20,7 @@ enum evk_udp_flag {
 	NOTES_ID = 512, /* a CPU writes the session's id */
 	SINGLE = 1024,	/* the session of a single datagram */
 	TAKEN = 2048,	/* SINGLE: the session has ended, and is removed or replaced */
+	UDP_DIRECT = 4096, /* the member has the listener's address, and its answers do not pass here */
 };
 
 /* Lengths of connection ids that tell connections apart: shorter ids are the same by chance, and version 1 of QUIC has no
@@ -49,7 +50,8 @@ struct evk_quic_owner {
 
 struct evk_udp_listener {
 	__u32 group;
-	__u32 retries;	  /* 0: a member that has failed may be chosen again at once */
+	__u16 retries;	  /* 0: a member that has failed may be chosen again at once */
+	__u16 is_direct;  /* not 0: members answer clients without the balancer */
 	__u16 first_port; /* full NAT: ports towards members */
 	__u16 ports;	  /* number of these ports; 0: half NAT */
 	__u32 idle;	  /* time without a datagram after which a session is over, as `coarse` has it */
@@ -142,6 +144,7 @@ struct evk_udp_draft {
 	struct evk_nat_pair pair;  /* key of the session */
 	struct evk_udp_session session;
 	struct evk_address from, to; /* addresses that the datagram gets */
+	struct evk_ip hop; /* address to which the datagram is sent: with direct answers the member's, and not that of `to` */
 	struct evk_quic_id id;
 	struct evk_quic_owner owner;
 	struct evk_quic_place place;
@@ -179,7 +182,7 @@ static __always_inline void tell_udp(__u16 kind, __u8 end, const struct evk_addr
 	event->seat = session->seat;
 	event->kind = kind;
 	event->end = end;
-	event->is_udp = 1;
+	event->is_udp = session->flags & UDP_DIRECT ? UDP_UNSEEN : UDP_SEEN;
 	event->began_ns = session->began_ns;
 	event->ns = now;
 	event->bytes_in = session->bytes_in;
@@ -403,6 +406,7 @@ static __always_inline int must_leave(__u32 seat)
 }
 
 #include "quic.bpf.h"
+#include "udp_direct.bpf.h"
 
 /* Begins a session of the draft's client with a datagram. */
 static __always_inline int begin_session(struct __sk_buff *skb, const struct headers *head,
@@ -440,6 +444,8 @@ static __always_inline int begin_session(struct __sk_buff *skb, const struct hea
 		session->flags = SINGLE;
 		session->checked = listener->answer;
 	}
+	if (listener->is_direct)
+		session->flags |= WITHOUT_ANSWERS;
 	draft->pair.member = terms->address;
 	draft->pair.source = draft->who.client;
 	if (listener->ports) {
@@ -453,6 +459,8 @@ static __always_inline int begin_session(struct __sk_buff *skb, const struct hea
 				    head->tos);
 	if (way != FOUND)
 		return keep(draft, way == TOO_LARGE ? PASSED_TOO_LARGE : PASSED_ROUTE, now);
+	if (listener->is_direct && !is_neighbour(&fib, &draft->pair.member.ip))
+		return keep(draft, PASSED_REMOTE, now);
 	if (has_messages(listener)) {
 		evk_udp_count_message(now);
 	} else {
@@ -471,8 +479,7 @@ static __always_inline int begin_session(struct __sk_buff *skb, const struct hea
 		count(BY_ID);
 	else
 		evk_tell_decision(listener->group, seat, now);
-	draft->from = draft->pair.source;
-	draft->to = draft->pair.member;
+	aim_at_pair(draft, session->flags);
 	return send_datagram(skb, &fib, FORWARDED_TO_MEMBER);
 }
 
@@ -504,8 +511,7 @@ static __always_inline int continue_session(struct __sk_buff *skb, const struct 
 	if (session->flags & ANSWERED && !(session->flags & CONFIRMED) &&
 	    !(__sync_fetch_and_or(&session->flags, CONFIRMED) & CONFIRMED))
 		give_back_to_source(&draft->who.client);
-	draft->from = draft->pair.source;
-	draft->to = draft->pair.member;
+	aim_at_pair(draft, session->flags);
 	return send_datagram(skb, &fib, FORWARDED_TO_MEMBER);
 }
 
@@ -572,12 +578,13 @@ static __always_inline int serve_member(struct __sk_buff *skb, const struct head
 					struct evk_udp_draft *draft, struct evk_udp_session *session, __u64 now)
 {
 	if (session->flags & QUIC)
-		evk_quic_learn(skb, find_payload(head, draft), head->payload);
+		evk_quic_learn(skb, find_payload(head, draft), head->payload, 0);
 	if (session->flags & SINGLE && is_late(draft, session, now))
 		return drop_late(draft);
 	struct bpf_fib_lookup fib;
 	draft->from = session->of.listener;
 	draft->to = session->of.client;
+	draft->hop = draft->to.ip;
 	enum way way = find_way_for(skb, &fib, IPPROTO_UDP, &draft->from.ip, &draft->to.ip, head->tos);
 	/* The system tells the member, and does not send the packet on. */
 	if (way == TOO_LARGE && head->keeps_whole)
@@ -667,7 +674,10 @@ static __always_inline int forward_datagram(struct __sk_buff *skb, const struct 
 	draft->pair.member = head->from;
 	draft->pair.source = head->to;
 	struct evk_udp_session *session = bpf_map_lookup_elem(&evk_udp_sessions, &draft->pair);
-	return session ? serve_member(skb, head, draft, session, now) : TC_ACT_UNSPEC;
+	/* With direct answers, what comes from the member's own address is no answer. */
+	if (session && !(session->flags & UDP_DIRECT))
+		return serve_member(skb, head, draft, session, now);
+	return relay_answer(skb, head, draft);
 }
 
 /* Forwards a packet of UDP. */
@@ -751,6 +761,11 @@ __attribute__((noinline)) int evk_forward_udp_error(struct __sk_buff *skb)
 	struct bpf_fib_lookup fib;
 	if (find_way_for(skb, &fib, IPPROTO_UDP, &head.from.ip, &receiver.ip, head.tos) != FOUND)
 		return TC_ACT_UNSPEC;
+	/* With direct answers both sides have the addresses of the datagram. */
+	if (!of_client && find_direct_session(draft)) {
+		next = draft->who.listener;
+		receiver = next;
+	}
 	/* Both addresses: with half NAT, the client's one stays as it is. */
 	struct evk_address *other = of_client ? &receiver : &draft->pair.source;
 	if (of_client ? change_quoted(skb, 0, &to, &next) || change_quoted(skb, 1, &from, other) :
@@ -843,9 +858,9 @@ int evk_udp_copy(struct evk_udp_order *order)
 	if (bpf_map_lookup_elem(&evk_udp_kept, &next.of))
 		return COPY_OWN;
 	struct evk_udp_session *old = bpf_map_lookup_elem(&evk_udp_sessions, &pair);
-	if (old && (!is_same_address(&old->of.client, &next.of.client) ||
+	if (old && (!is_same_address(&old->of.client, &next.of.client) || (old->flags ^ next.flags) & UDP_DIRECT ||
 		    !is_same_address(&old->of.listener, &next.of.listener))) {
-		/* The port towards the member, or with half NAT another address of this balancer. */
+		/* The port towards the member, or with half NAT another address of this balancer, or another return path. */
 		if (!(old->flags & COPIED))
 			return COPY_PORT;
 		forget_session(&pair);

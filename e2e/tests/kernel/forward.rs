@@ -18,6 +18,7 @@ mod rows;
 mod servers;
 mod stops;
 pub(super) mod udp;
+mod udp_direct;
 mod xdp;
 
 use std::fs;

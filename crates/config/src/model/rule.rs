@@ -57,7 +57,7 @@ section! {
         /// Way of the members' answers with `forward = "kernel"`. With `route` members see the clients'
         /// addresses, and need a route to your clients through the balancer. With `nat` members see an
         /// address of the balancer, so their routes need no change. With `direct` members have the rule's address,
-        /// and answer your clients without the balancer. With `tunnel` members do the same, and may be behind
+        /// and answer your clients without the balancer. With `tunnel` (TCP only) members do the same, and may be behind
         /// routers: see [return paths](kernel-forwarding.md#return-paths).
         return_path: ReturnPath = ReturnPath::Route; r#""nat""#,
         /// Other balancers have the rule's address, too, and a router spreads your clients' packets over the balancers

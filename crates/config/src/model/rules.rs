@@ -391,7 +391,7 @@ fn find_session_obstacle(rule: &Rule) -> Option<&'static str> {
     match (udp.session, rule.return_path) {
         (UdpSession::Datagram, ReturnPath::Route) if udp.expect_answer => Some(
             "with \"kernel\" and `session = \"datagram\"` an answer is found by the port that each datagram has towards the \
-             member: set `return_path = \"nat\"`, or `expect_answer = false` in `udp` if your members never answer, or \
+             member: set `return_path = \"nat\"`, or \"direct\" if your members answer clients themselves, or `expect_answer = false` in `udp` if your members never answer, or \
              remove this key",
         ),
         (UdpSession::Datagram, ReturnPath::Nat) if !udp.expect_answer => Some(
@@ -416,8 +416,8 @@ fn check_forward(rule: &Rule, table: &Table<'_>, report: &mut Report<'_>) {
     let mut refuse = |message: String| table.report_problem("forward", message, report);
     match rule.protocol {
         Protocol::Tcp => {}
-        Protocol::Udp if rule.return_path.is_direct() => {
-            let message = "\"direct\" and \"tunnel\" are only for `protocol = \"tcp\"`: write \"route\" or \"nat\"";
+        Protocol::Udp if rule.return_path == ReturnPath::Tunnel => {
+            let message = "\"tunnel\" is only for `protocol = \"tcp\"`: write \"route\", \"nat\" or \"direct\"";
             table.report_problem("return_path", message, report);
             return;
         }

@@ -148,6 +148,26 @@ fn s41_answers_that_need_no_program_are_no_obstacle() {
     for return_path in [ReturnPath::Direct, ReturnPath::Tunnel] {
         assert_eq!(Scene::new(return_path, None).find_reason(), None);
     }
+    // Of UDP, too, whatever is expected. Tunnels are no way out of a router.
+    let sessions = UdpTerms {
+        answer_timeout: Duration::from_secs(2),
+        expects_answer: false,
+        is_quic: false,
+        is_single: false,
+    };
+    let mut scene = Scene::new(ReturnPath::Direct, Some(sessions));
+    assert_eq!(scene.find_reason(), None);
+    let far = Route {
+        router: Some(address(99).ip()),
+        interface: Some(WITH),
+        ..Route::default()
+    };
+    scene.obstacles.routes.insert(address(2).ip(), far);
+    let reason = scene.find_reason().unwrap();
+    assert!(
+        reason.contains("10.77.0.99") && !reason.contains("tunnel"),
+        "{reason}"
+    );
     for (expects_answer, is_single, is_obstacle) in [
         (true, false, true),
         (true, true, true),

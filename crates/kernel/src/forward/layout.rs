@@ -417,6 +417,9 @@ pub enum Step {
 /// Kind of the event [`Step::Accept`]: `EVENT_ACCEPT`.
 pub(super) const ACCEPT: u16 = 4;
 
+/// Kind of session of an event, for one whose answers do not pass the balancer.
+pub(super) const UDP_UNSEEN: u8 = 2;
+
 /// Event of a connection: `struct evk_event`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Event {
@@ -428,6 +431,8 @@ pub struct Event {
     pub seat: u32,
     /// True for a session of UDP.
     pub is_udp: bool,
+    /// True for a session of UDP whose member answers the client without the balancer.
+    pub is_direct: bool,
     /// Kind of the event.
     pub step: Step,
     /// Time of the client's SYN, in nanoseconds of the machine's clock.
@@ -449,7 +454,7 @@ impl Event {
         let mut bytes = Reader(bytes);
         let pair = Pair::read(&mut bytes);
         let (listener, seat) = (bytes.address(), bytes.u32());
-        let (kind, end, is_udp) = (bytes.u16(), bytes.u8(), bytes.u8() != 0);
+        let (kind, end, udp) = (bytes.u16(), bytes.u8(), bytes.u8());
         let step = match (kind, end) {
             (1, _) => Step::Begin,
             (2, _) => Step::Answer,
@@ -468,7 +473,8 @@ impl Event {
             pair,
             listener,
             seat,
-            is_udp,
+            is_udp: udp != 0,
+            is_direct: udp == UDP_UNSEEN,
             step,
             began_ns: bytes.u64(),
             ns: bytes.u64(),

@@ -4,12 +4,13 @@ use super::udp::datagrams::REST;
 use super::*;
 use crate::forward::layout::{
     ACCEPT, ANSWERED, CLIENT_FIN, CLOSED, CONFIRMED, COPIED, DIRECT, ESTABLISHED, MEMBER_FIN,
+    UDP_UNSEEN,
 };
 use crate::forward::learnt_ids::{MAX_ID, MIN_ID};
 use crate::forward::removals::REMOVALS;
 use crate::forward::requests::AWAITED;
 use crate::forward::table_copy::{LOOSE_CLIENT, LOOSE_MEMBER};
-use crate::forward::udp::{LEAVES, QUIC, SINGLE, count_units};
+use crate::forward::udp::{LEAVES, QUIC, SINGLE, UDP_DIRECT, count_units};
 
 /// Sources with the constants.
 const SOURCES: [&str; 6] = [
@@ -110,6 +111,8 @@ fn s41_constants_are_those_of_the_programs() {
         ("LOOSE_MEMBER", LOOSE_MEMBER),
         ("LEAVES", LEAVES),
         ("SINGLE", SINGLE),
+        ("UDP_DIRECT", UDP_DIRECT),
+        ("UDP_UNSEEN", UDP_UNSEEN.into()),
         ("QUIC", QUIC),
         ("QUIC_MIN_ID", MIN_ID as u32),
         ("QUIC_MAX_ID", MAX_ID as u32),

@@ -3,6 +3,7 @@
 mod by_hash;
 mod copies;
 pub(super) mod datagrams;
+mod direct;
 mod fragments;
 mod quic;
 
@@ -116,6 +117,7 @@ fn udp_listener(family: Family) -> UdpListener {
         group: 0,
         retries: true,
         nat: None,
+        is_direct: false,
         idle: Duration::from_secs(60),
         answer: Some(Duration::from_secs(60)),
         is_quic: false,
