@@ -353,6 +353,33 @@ fn s41_copies_of_sessions_with_direct_answers_continue_as_such() {
     });
 }
 
+#[test]
+fn s41_a_trace_names_the_member_of_a_direct_session() {
+    run_scenes(|scene| {
+        let (forwarder, member) = (scene.forwarder, scene.family.member(9));
+        serve_direct(forwarder, &[member], |listener| listener);
+        let question = scene.question(4000);
+        let (client, time) = (question.from, Duration::from_secs(600));
+        let place = &forwarder.place;
+        let trace = Trace::begin(place, client.ip(), client.port(), read_clock(), time).unwrap();
+        scene.pass(&question);
+        scene.pass(&scene.question(4001));
+        let [packet] = &trace.take_packets().unwrap()[..] else {
+            panic!("one packet of the client");
+        };
+        assert_eq!(packet.before, packet.after);
+        let outcomes = packet.outcomes.iter().map(|(name, _)| *name);
+        assert_eq!(outcomes.collect::<Vec<_>>(), ["to_member"]);
+        let [session] = trace.list_sessions().unwrap()[..] else {
+            panic!("one session of the client");
+        };
+        assert_eq!((session.of.client, session.member), (client, member));
+        assert!(session.is_direct());
+        drop(trace);
+        remove_all(forwarder);
+    });
+}
+
 /// Step of clients, members and the balancer.
 #[derive(Clone, Copy, Debug)]
 enum Act {
