@@ -302,7 +302,7 @@ fn s41_icmp_errors_about_answers_of_direct_members_reach_the_member() {
         };
         serve_direct(forwarder, &[family.member(9)], |listener| listener);
         let question = scene.question(4000);
-        let answer = question.reply(b"much data");
+        let answer = question.reply(b"much data.");
         let write = |head| write_error(question.from.ip(), question.to.ip(), head, &answer);
         for head in heads {
             assert_eq!(send_frame(forwarder, scene.interface, &write(head)), None);
