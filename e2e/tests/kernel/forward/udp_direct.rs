@@ -101,7 +101,7 @@ fn check_dns_servers_answer_clients_themselves(family: Family, session: &str) {
     let Some(lan) = Lan::new(family) else {
         return;
     };
-    [0, 1].map(|member| lan.receive_at(member));
+    (0..2).for_each(|member| lan.receive_at(member));
     let [first, second] = [0, 1].map(|member| lan.start_dns(member));
     let more = format!(
         "strategy = \"round_robin\"\nudp = {{ session = \"{session}\" }}\n[access_log]\noutput = \"./access.log\""
@@ -292,7 +292,7 @@ fn check_clients_of_quic_stay_with_their_direct_member(family: Family) {
     let clients = clients.file_name().unwrap().to_str().unwrap();
     let (other, end) = (other_address(family), family.choose("/24", "/64 nodad"));
     run_ip(&format!("-n {clients} addr add {other}{end} dev link0"));
-    [0, 1].map(|member| lan.receive_at(member));
+    (0..2).for_each(|member| lan.receive_at(member));
     let start_server = |name: &str, member: usize| {
         let server = QuicPeer::server(name, lan.rule(), Some(&lan.members[member]));
         server.map(|(server, _)| server)
