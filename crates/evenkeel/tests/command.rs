@@ -260,8 +260,7 @@ fn a_section_that_this_build_cannot_serve_is_refused() {
 #[test]
 fn members_that_this_build_cannot_find_are_refused() {
     let directory = Directory::new();
-    let text =
-        "[rule.web]\nlisten = \"127.0.0.1:0\"\nmembers = [{ kubernetes = \"a/b:80\" }]\n";
+    let text = "[rule.web]\nlisten = \"127.0.0.1:0\"\nmembers = [{ kubernetes = \"a/b:80\" }]\n";
     let file = directory.write("evenkeel.toml", text);
     let (code, _, stderr) = outcome(&["check", &file]);
     assert_eq!(code, i32::from(!cfg!(feature = "kubernetes")), "{stderr}");
