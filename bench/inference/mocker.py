@@ -260,6 +260,9 @@ class Server:
         body = await read_body(reader, fields)
         if method == "POST" and path.split("?")[0].endswith("/completions"):
             await self.complete(writer, body)
+        elif method == "POST" and path == "/capacity":
+            self.engine.slowness = 1 / float(body)
+            self.send(writer, b"{}")
         else:
             self.answer(writer, path.split("?")[0])
         await writer.drain()
@@ -328,16 +331,17 @@ async def read_body(reader, fields):
 
 async def run(args):
     server = Server(args)
-    listener = await asyncio.start_server(server.serve, "127.0.0.1", args.port, limit=1 << 22, backlog=1024)
+    listener = await asyncio.start_server(server.serve, args.host, args.port, limit=1 << 22, backlog=1024)
     print(listener.sockets[0].getsockname()[1], flush=True)
     await listener.serve_forever()
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=0)
     parser.add_argument("--model", default="mock")
-    parser.add_argument("--capacity", type=float, default=1, help="speed of this engine, as a multiple of the others'")
+    parser.add_argument("--capacity", type=float, default=1, help="speed of this engine, as a multiple of the others'; `POST /capacity` sets another one")
     parser.add_argument("--speedup-ratio", type=float, default=1, help="speed of time")
     parser.add_argument("--cache", type=int, default=512_000, help="tokens")
     parser.add_argument("--step-tokens", type=int, default=2048)

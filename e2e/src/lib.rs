@@ -37,6 +37,7 @@ pub mod quic;
 pub mod script;
 pub mod server;
 pub mod sessions;
+pub mod simulated_engine;
 pub mod surge;
 pub mod terminal;
 pub mod theirs;

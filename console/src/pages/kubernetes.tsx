@@ -66,6 +66,20 @@ export function KubernetesView(): JSX.Element {
   );
 }
 
+/** Table of the first rows of a list, and how to find the others. */
+function Rows<T>({ label, columns, numbers = [], of, row, none, hint }: { label: string; columns: string[]; numbers?: string[]; of: T[]; row: (one: T) => JSX.Element; none?: string; hint?: string }): JSX.Element {
+  return (
+    <Scroll label={label}>
+      <table>
+        <thead><tr>{columns.map((name) => <th key={name} scope="col">{name}</th>)}{numbers.map((name) => <th key={name} scope="col" class="num">{name}</th>)}</tr></thead>
+        <tbody>{of.slice(0, SHOWN).map(row)}</tbody>
+      </table>
+      {none && of.length === 0 && <Empty title={none} />}
+      {of.length > SHOWN && <p class="more muted">and {of.length - SHOWN} more{hint && `: ${hint}`}</p>}
+    </Scroll>
+  );
+}
+
 function Leader({ of }: { of: Controller }): JSX.Element {
   if (of.lease === null) return <>each balancer</>;
   if (of.leads) return <>this balancer</>;
@@ -96,28 +110,19 @@ function Objects({ objects, names }: { objects: KubernetesObject[]; names: strin
         <input type="search" aria-label="Filter objects" placeholder="Filter" value={find} onInput={(event) => setFind(event.currentTarget.value)} />
       </>
     }>
-      <Scroll label="Objects">
-        <table>
-          <thead><tr><th scope="col">Object</th><th scope="col">Kind</th><th scope="col">State</th><th scope="col">Attached to</th><th scope="col">Problems, and what to do</th></tr></thead>
-          <tbody>
-            {shown.slice(0, SHOWN).map((object) => (
-              <tr key={`${object.kind} ${object.namespace}/${object.name}`}>
-                <th scope="row" class="nowrap">{object.namespace && `${object.namespace}/`}{object.name}</th>
-                <td>{object.kind}</td>
-                <td class="nowrap">
-                  <Health level={object.problems.length > 0 ? "warn" : "ok"}>{object.problems.length > 0 ? plural(object.problems.length, "problem") : "as written"}</Health>
-                  {(object.addresses ?? []).map((address) => <div key={address} class="small muted">{address}</div>)}
-                  {object.routes !== undefined && <div class="small muted">{plural(object.routes, "route")}</div>}
-                </td>
-                <td>{object.attached_to?.map((name) => <div key={name} class="nowrap">{name}</div>) ?? "–"}</td>
-                <td>{object.problems.map((problem) => <div key={problem.reason + problem.message}><strong>{problem.reason}</strong> {problem.message}</div>)}</td>
-              </tr>
-            ))}
-          </tbody>
-        </table>
-        {shown.length === 0 && <Empty title="No object matches" />}
-        {shown.length > SHOWN && <p class="more muted">and {shown.length - SHOWN} more: choose a namespace or a kind, or filter by name</p>}
-      </Scroll>
+      <Rows label="Objects" columns={["Object", "Kind", "State", "Attached to", "Problems, and what to do"]} of={shown} none="No object matches" hint="choose a namespace or a kind, or filter by name" row={(object) => (
+        <tr key={`${object.kind} ${object.namespace}/${object.name}`}>
+          <th scope="row" class="nowrap">{object.namespace && `${object.namespace}/`}{object.name}</th>
+          <td>{object.kind}</td>
+          <td class="nowrap">
+            <Health level={object.problems.length > 0 ? "warn" : "ok"}>{object.problems.length > 0 ? plural(object.problems.length, "problem") : "as written"}</Health>
+            {(object.addresses ?? []).map((address) => <div key={address} class="small muted">{address}</div>)}
+            {object.routes !== undefined && <div class="small muted">{plural(object.routes, "route")}</div>}
+          </td>
+          <td>{object.attached_to?.map((name) => <div key={name} class="nowrap">{name}</div>) ?? "–"}</td>
+          <td>{object.problems.map((problem) => <div key={problem.reason + problem.message}><strong>{problem.reason}</strong> {problem.message}</div>)}</td>
+        </tr>
+      )} />
     </Panel>
   );
 }
@@ -143,28 +148,19 @@ function Services({ services, names }: { services: Service[]; names: string[] })
         <input type="search" aria-label="Filter services" placeholder="Filter" value={find} onInput={(event) => setFind(event.currentTarget.value)} />
       </>
     }>
-      <Scroll label="Services with members">
-        <table>
-          <thead><tr><th scope="col">Service</th><th scope="col">Watch</th><th scope="col">Ports: members</th><th scope="col" class="num">Slices</th><th scope="col" class="num">Last answer</th><th scope="col" class="num">Lists</th><th scope="col" class="num">Watches</th><th scope="col" class="num">Events</th><th scope="col" class="num">Failures</th></tr></thead>
-          <tbody>
-            {shown.slice(0, SHOWN).map((of) => (
-              <tr key={of.service}>
-                <th scope="row">{of.service}<div class="small muted nowrap">{of.server}</div></th>
-                <td><Health level={state(of).level}>{state(of).word}</Health></td>
-                <td>{of.ports.map((port) => <div key={port.port} class="nowrap">{port.port}: {plural(port.members, "member")}{port.draining > 0 && <span class="muted">, {port.draining} draining</span>}</div>)}</td>
-                <td class="num">{of.slices}</td>
-                <td class="num">{ago(of.last_success)}</td>
-                <td class="num">{short(of.lists)}</td>
-                <td class="num">{short(of.watches)}</td>
-                <td class="num">{short(of.events)}</td>
-                <td class="num">{short(of.failures)}</td>
-              </tr>
-            ))}
-          </tbody>
-        </table>
-        {shown.length === 0 && <Empty title="No service matches" />}
-        {shown.length > SHOWN && <p class="more muted">and {shown.length - SHOWN} more: choose a namespace, or filter by name</p>}
-      </Scroll>
+      <Rows label="Services with members" columns={["Service", "Watch", "Ports: members"]} numbers={["Slices", "Last answer", "Lists", "Watches", "Events", "Failures"]} of={shown} none="No service matches" hint="choose a namespace, or filter by name" row={(of) => (
+        <tr key={of.service}>
+          <th scope="row">{of.service}<div class="small muted nowrap">{of.server}</div></th>
+          <td><Health level={state(of).level}>{state(of).word}</Health></td>
+          <td>{of.ports.map((port) => <div key={port.port} class="nowrap">{port.port}: {plural(port.members, "member")}{port.draining > 0 && <span class="muted">, {port.draining} draining</span>}</div>)}</td>
+          <td class="num">{of.slices}</td>
+          <td class="num">{ago(of.last_success)}</td>
+          <td class="num">{short(of.lists)}</td>
+          <td class="num">{short(of.watches)}</td>
+          <td class="num">{short(of.events)}</td>
+          <td class="num">{short(of.failures)}</td>
+        </tr>
+      )} />
     </Panel>
   );
 }
@@ -172,24 +168,17 @@ function Services({ services, names }: { services: Service[]; names: string[] })
 function Kinds({ kinds }: { kinds: Kind[] }): JSX.Element {
   return (
     <Panel title="Kinds that are followed" live>
-      <Scroll label="Kinds that are followed">
-        <table>
-          <thead><tr><th scope="col">Kind</th><th scope="col">State</th><th scope="col">Version</th><th scope="col" class="num">Objects</th><th scope="col" class="num">Last answer</th><th scope="col" class="num">Lists</th><th scope="col" class="num">Failures</th></tr></thead>
-          <tbody>
-            {kinds.map((of) => (
-              <tr key={of.kind}>
-                <th scope="row">{of.kind}</th>
-                <td>{of.error !== null ? <Health level="bad">{of.error}</Health> : of.version === null ? <Health level="off">the cluster does not have the kind</Health> : <Health level="ok">followed</Health>}</td>
-                <td>{of.version ?? "–"}</td>
-                <td class="num">{short(of.objects)}</td>
-                <td class="num">{ago(of.last_success)}</td>
-                <td class="num">{short(of.lists)}</td>
-                <td class="num">{short(of.failures)}</td>
-              </tr>
-            ))}
-          </tbody>
-        </table>
-      </Scroll>
+      <Rows label="Kinds that are followed" columns={["Kind", "State", "Version"]} numbers={["Objects", "Last answer", "Lists", "Failures"]} of={kinds} row={(of) => (
+        <tr key={of.kind}>
+          <th scope="row">{of.kind}</th>
+          <td>{of.error !== null ? <Health level="bad">{of.error}</Health> : of.version === null ? <Health level="off">the cluster does not have the kind</Health> : <Health level="ok">followed</Health>}</td>
+          <td>{of.version ?? "–"}</td>
+          <td class="num">{short(of.objects)}</td>
+          <td class="num">{ago(of.last_success)}</td>
+          <td class="num">{short(of.lists)}</td>
+          <td class="num">{short(of.failures)}</td>
+        </tr>
+      )} />
     </Panel>
   );
 }

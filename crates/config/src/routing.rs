@@ -1,6 +1,7 @@
 //! Choice of a request's route: conditions, and a structure that finds the first one whose
 //! conditions hold among thousands.
 
+mod parts;
 pub mod path;
 pub mod template;
 mod tree;
@@ -12,6 +13,8 @@ use std::net::{IpAddr, Ipv6Addr};
 use std::ops::Range;
 use std::sync::Arc;
 
+pub use parts::RequestView;
+use parts::{RequestParts, decoded};
 use tree::{Tree, segments};
 use value_regex::ValueRegex;
 
@@ -94,22 +97,6 @@ pub struct Conditions {
     pub cookies: BTreeMap<String, Pattern>,
 }
 
-/// A request, as conditions see it.
-pub trait RequestView {
-    /// Method of the request.
-    fn method(&self) -> &str;
-    /// The host that it is for, perhaps with a port.
-    fn host(&self) -> Option<&str>;
-    /// Path of the request without the query, or `*`.
-    fn path(&self) -> &str;
-    /// Query of the request without the question mark.
-    fn query(&self) -> &str;
-    /// The values of the fields called `name`, in any case.
-    fn fields<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a [u8]>;
-    /// The value of a cookie.
-    fn cookie(&self, name: &str) -> Option<&[u8]>;
-}
-
 impl Conditions {
     /// True if some depend on the client's address.
     fn is_by_client(&self) -> bool {
@@ -123,22 +110,25 @@ impl Conditions {
     }
 
     /// True if all conditions but those on hosts and those that paths equal or begin with hold.
-    fn hold(&self, asks: &impl RequestView, client: Option<IpAddr>) -> bool {
+    fn hold(&self, parts: &RequestParts<'_, impl RequestView>, client: Option<IpAddr>) -> bool {
         if self.is_by_client() && !self.admit(client) {
             return false;
         }
-        let is_method = || self.methods.iter().any(|method| method == asks.method());
+        let is_method = || {
+            self.methods
+                .iter()
+                .any(|method| method == parts.asks.method())
+        };
         if !self.methods.is_empty() && !is_method() {
             return false;
         }
-        if !self.path_regexes.is_empty() {
-            let path = path::normalize_path(asks.path());
-            if !self.path_regexes.iter().any(|regex| regex.matches(&path)) {
-                return false;
-            }
+        let mut regexes = self.path_regexes.iter();
+        if !self.path_regexes.is_empty() && !regexes.any(|regex| regex.matches(parts.plain_path()))
+        {
+            return false;
         }
         let headers = self.headers.iter().all(|(name, pattern)| {
-            let mut values = asks.fields(name);
+            let mut values = parts.asks.fields(name);
             match pattern {
                 Pattern::Absent => values.next().is_none(),
                 pattern => values.any(|value| pattern.matches_value(value)),
@@ -146,14 +136,14 @@ impl Conditions {
         });
         headers
             && self.query.iter().all(|(name, pattern)| {
-                let mut values = parameters(asks.query(), name);
+                let mut values = parts.find_parameters(name);
                 match pattern {
                     Pattern::Absent => values.next().is_none(),
                     pattern => values.any(|value| pattern.matches_bytes(decoded(value))),
                 }
             })
             && self.cookies.iter().all(|(name, pattern)| {
-                let value = asks.cookie(name);
+                let value = parts.find_cookie(name);
                 match pattern {
                     Pattern::Absent => value.is_none(),
                     pattern => value.is_some_and(|value| pattern.matches_value(value)),
@@ -193,32 +183,6 @@ impl Conditions {
             && covered(&self.query, &other.query)
             && covered(&self.cookies, &other.cookies)
     }
-}
-
-/// The values of a parameter of a query, encoded.
-fn parameters<'a>(query: &'a str, wanted: &'a str) -> impl Iterator<Item = &'a str> {
-    query.split('&').filter_map(move |pair| {
-        let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
-        decoded(name).eq(wanted.bytes()).then_some(value)
-    })
-}
-
-/// The bytes of a name or value of a query, as forms encode them.
-fn decoded(text: &str) -> impl Iterator<Item = u8> + '_ {
-    let mut rest = text.as_bytes();
-    std::iter::from_fn(move || {
-        let (byte, after) = match rest {
-            [b'%', high, low, after @ ..] => match (path::digit(*high), path::digit(*low)) {
-                (Some(high), Some(low)) => (high << 4 | low, after),
-                _ => (b'%', rest.get(1..)?),
-            },
-            [b'+', after @ ..] => (b' ', after),
-            [byte, after @ ..] => (*byte, after),
-            [] => return None,
-        };
-        rest = after;
-        Some(byte)
-    })
 }
 
 /// Longest host that a route may name.
@@ -440,6 +404,7 @@ impl Index {
     /// Finds the first route for a request of a client at this address, if it is known.
     pub fn find_route(&self, asks: &impl RequestView, client: Option<IpAddr>) -> Option<usize> {
         let mut first = u32::MAX;
+        let parts = RequestParts::new(asks);
         let mut look = |routes: &[u32]| {
             for &route in routes {
                 let Some(IndexedRoute { place, conditions }) = self.routes.get(route as usize)
@@ -449,7 +414,7 @@ impl Index {
                 if *place >= first {
                     return;
                 }
-                if conditions.hold(asks, client) {
+                if conditions.hold(&parts, client) {
                     first = *place;
                     return;
                 }

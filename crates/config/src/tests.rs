@@ -368,6 +368,21 @@ fn a_key_in_the_wrong_table_is_sent_home() {
 }
 
 #[test]
+fn an_expression_that_no_path_matches_is_warned_of() {
+    let list_warnings = |regexes: &str| {
+        let route = format!("[[rule.web.routes]]\npath_regex = {regexes}\nanswer.status = 403\n");
+        let config = parse("test.toml", &(with("") + &route)).unwrap();
+        let warnings = config.warnings.iter();
+        warnings.map(ToString::to_string).collect::<Vec<_>>()
+    };
+    assert!(list_warnings("[\"/api/.*\", \".*\"]").is_empty());
+    let warnings = list_warnings("[\"/api/.*\", \"api/.*\"]");
+    assert_eq!(warnings.len(), 1, "{warnings:?}");
+    let wanted = "test.toml:6:14: rule.web.routes[0].path_regex: \"api/.*\" matches no path";
+    assert!(warnings[0].starts_with(wanted), "{warnings:?}");
+}
+
+#[test]
 fn a_list_that_is_not_closed_is_one_error() {
     let text = "[rule.web]\nlisten = \"127.0.0.1\"\nmembers = [\"a:1\",\n\"b:2\"\n\n\
                 [rule.b]\nlisten = \"127.0.0.1:2\"\nmembers = [\"a:1\"]\n";
@@ -389,6 +404,18 @@ fn habits_from_elsewhere_get_a_hint() {
         "test.toml:3:1: rule.web.timeout: unknown key, did you mean \"connection_timeout\" or",
         &["\"response_timeout\"", "\"request_timeout\""],
     );
+    for (key, ours) in [
+        ("rewrite", "\"rewrite_prefix\" or \"rewrite_path\""),
+        ("strip_prefix", "\"rewrite_prefix\""),
+        ("return", "\"redirect\""),
+    ] {
+        let route = format!("[[rule.web.routes]]\npath = \"/a\"\n{key} = \"/b\"\n");
+        one_error(
+            &(with("") + &route),
+            &format!("test.toml:7:1: rule.web.routes[0].{key}: unknown key, did you mean {ours}"),
+            &[],
+        );
+    }
     one_error(
         &with("access_log = \"stdout\""),
         "test.toml:3:1: rule.web.access_log: does not belong here, but is a table of its own",
@@ -1803,6 +1830,10 @@ fn a_cookie_binds_clients_of_http_rules_by_a_name_of_its_own() {
         (
             "sticky = { header = \"X-S\", max_age = \"1h\" }".into(),
             "rule.w.sticky.max_age: `header` is set, so there is no cookie",
+        ),
+        (
+            "sticky = { header = \"X-S\", cookie_path = \"/a\" }".into(),
+            "rule.w.sticky.cookie_path: `header` is set, so there is no cookie",
         ),
         (
             "sticky = { header = \"Content-Length\" }".into(),
@@ -3260,16 +3291,31 @@ fn s41_members_that_answer_directly_have_the_port_of_the_rule() {
     // No member can have two ports.
     let wrong = check(both, "[\"192.0.2.9:5432\"]");
     assert!(wrong.contains("[2001:db8::1]:5433"), "{wrong}");
-    // Sessions of UDP come back through the balancer.
-    let text = format!(
-        "[rule.dns]\nlisten = {one}\nprotocol = \"udp\"\nforward = \"kernel\"\nreturn_path = \"direct\"\n\
-         members = [\"192.0.2.9:5432\"]\n"
-    );
-    let wrong = parse("test.toml", &text).unwrap_err().to_string();
-    assert!(
-        wrong.contains("test.toml:5:") && wrong.contains("protocol = \"tcp\""),
-        "{wrong}"
-    );
+}
+
+#[test]
+fn s41_members_of_udp_rules_answer_directly_in_all_kinds_of_sessions() {
+    let check = |path: &str, port: u16, udp: &str| {
+        let text = format!(
+            "[rule.dns]\nlisten = \"192.0.2.1:53\"\nprotocol = \"udp\"\nforward = \"kernel\"\nreturn_path = \"{path}\"\n\
+             members = [\"192.0.2.9:{port}\"]\nudp = {{ {udp} }}\n"
+        );
+        parse("test.toml", &text).map_or_else(|errors| errors.to_string(), |_| String::new())
+    };
+    for session in ["client", "datagram", "quic"] {
+        for answers in ["", ", expect_answer = false"] {
+            let udp = format!("session = \"{session}\"{answers}");
+            assert_eq!(check("direct", 53, &udp), "", "{udp}");
+            // Members get the datagrams of clients unchanged.
+            let wrong = check("direct", 54, &udp);
+            assert!(wrong.contains("192.0.2.9:54"), "{wrong}");
+            let wrong = check("tunnel", 53, &udp);
+            assert!(
+                wrong.contains("test.toml:5:") && wrong.contains("protocol = \"tcp\""),
+                "{wrong}"
+            );
+        }
+    }
 }
 
 #[test]
@@ -3388,12 +3434,32 @@ fn s41_a_rule_of_the_kernel_cannot_have_what_needs_the_proxy() {
     assert_eq!(check(&messages, ""), "");
     let errors = check(&answered, "return_path = \"tunnel\"");
     assert!(errors.contains("only for `protocol = \"tcp\"`"), "{errors}");
-    let errors = check(&format!("{udp}limits = {{ connections = 5 }}"), "");
-    assert!(errors.contains("`limits`"), "{errors}");
+    for rule in [tcp, udp] {
+        let limits = "connections = 5, new_connections = \"9/s\", except = [\"10.0.0.0/8\"], ipv4_prefix = 24";
+        let limited = format!("{rule}max_connections = 7\nlimits = {{ {limits} }}");
+        assert_eq!(check(&limited, ""), "");
+    }
+    let networks: Vec<_> = (0..17).map(|last| format!("\"10.0.0.{last}\"")).collect();
+    let networks = networks.join(", ");
+    let errors = check(
+        tcp,
+        &format!("limits = {{ connections = 5, except = [{networks}] }}"),
+    );
+    assert!(errors.contains("16 networks in `except`"), "{errors}");
     for (line, named) in [
         ("accept_proxy = [\"10.0.0.0/8\"]", "`accept_proxy`"),
-        ("limits = { connections = 5 }", "`limits`"),
-        ("max_connections = 7", "`max_connections`"),
+        (
+            "limits = { max_lifetime = \"1h\" }",
+            "`max_lifetime` in `limits`",
+        ),
+        (
+            "limits = { bandwidth = \"1MiB/s\" }",
+            "`bandwidth` in `limits`",
+        ),
+        (
+            "limits = { connection_bandwidth = \"1MiB/s\" }",
+            "`connection_bandwidth` in `limits`",
+        ),
         ("half_close = false", "`half_close = false`"),
         ("terminate_on_disable = true", "`terminate_on_disable`"),
         ("member_tls = true", "`member_tls`"),

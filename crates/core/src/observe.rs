@@ -23,8 +23,8 @@ pub enum Outcome {
     /// Only these count as failures in a row, which the connection failure limit is
     /// about.
     Failure,
-    /// The member answered, with an error of its own (5xx), or took a connection and broke
-    /// it without a byte. It costs like a failure, but
+    /// The member answered, with an error of its own (5xx), took too long for the rest of an answer, or took a
+    /// connection and broke it without a byte. It costs like a failure, but
     /// one client that keeps asking for a broken page must not have members ejected:
     /// that takes a larger share of errors than the other members have.
     Error,

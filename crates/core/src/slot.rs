@@ -621,17 +621,24 @@ impl Slot {
         0
     }
 
-    /// Digests the failure of a request that had been observed as a success: the
-    /// member broke off in the middle of its answer. `before` is what
+    /// Digests `outcome`, with which the member ended a request that had been observed as a success. `before` is what
     /// [`Slot::observe`] returned then.
-    pub(crate) fn observe_broken(&self, before: u32, now: Instant, digest: Digest) {
+    pub(crate) fn observe_broken(
+        &self,
+        outcome: Outcome,
+        before: u32,
+        now: Instant,
+        digest: Digest,
+    ) {
         self.penalty.sample(digest.penalty, now, digest.decay);
         self.own_record().window.turn_into_failure(now);
         self.failure_share.add_outcome(true, now, digest.decay);
-        // The success counts as if it had never been: a member that breaks off every answer must reach any limit of
-        // failures in a row.
-        self.consecutive_failures
-            .fetch_max(before.saturating_add(1), Ordering::Relaxed);
+        if outcome == Outcome::Failure {
+            // The success counts as if it had never been: a member that breaks off every answer must reach any limit
+            // of failures in a row.
+            self.consecutive_failures
+                .fetch_max(before.saturating_add(1), Ordering::Relaxed);
+        }
     }
 }
 

@@ -19,6 +19,12 @@ pub enum Form {
         /// Most connections at a member, relative to the average; infinite is no bound.
         bound: f32,
     },
+    /// The member with the lowest cost times connections among those that are not hot, and if all are hot, the member with
+    /// the lowest load: its connections, relative to its weight.
+    Prequal {
+        /// Connections, for a weight of 1, above which a member is hot; infinite if none is, and negative if all are.
+        hot_above: f32,
+    },
     /// Decisions need more than terms: requests, or answers of members.
     Own,
 }
@@ -36,6 +42,8 @@ pub struct Seat {
     pub room: u32,
     /// Time of the member's next turn.
     pub next_turn: u64,
+    /// Load of a connection for [`Form::Prequal`], from [`scale_costs`] of the reciprocals of weights.
+    pub load: u32,
 }
 
 /// Bits after the point of growth and places.
@@ -71,6 +79,24 @@ pub fn scale_costs_to(costs: &[f32], least: f32, bases: &mut Vec<u32>) {
     }));
 }
 
+/// Load from which on a member is hot, where none is.
+pub const NEVER_HOT: u32 = u32::MAX;
+
+/// Added to the load of a hot member.
+pub const HOT: u64 = 1 << 63;
+
+/// Returns the load from which on a member is hot as the program has it, in 1/256 of a connection at a member with the
+/// `highest` weight.
+pub fn scale_hot(hot_above: f32, highest: f32) -> u32 {
+    let scaled = hot_above * highest * (1 << POINT) as f32;
+    match scaled {
+        scaled if scaled < 0.0 => 0,
+        // Beyond all numbers of connections that are told apart.
+        scaled if scaled < (NEVER_HOT - 1) as f32 => scaled as u32 + 1,
+        _ => NEVER_HOT,
+    }
+}
+
 /// Returns the connections at a member with the one to come, in 1/256: those after the second one count `growth`.
 pub fn count_places(connections: u64, growth: u32) -> u64 {
     let busy = connections.min(MOST);
@@ -81,29 +107,37 @@ pub fn count_places(connections: u64, growth: u32) -> u64 {
 }
 
 /// Returns the score of a member, of which the lowest is chosen; `None` if the member may not get a connection, or
-/// the form has no such scores. `last` is the time of the last turn.
-pub fn score_seat(seat: &Seat, form: Form, growth: u32, last: u64) -> Option<u64> {
+/// the form has no such scores. `mark` is the time of the last turn, or for [`Form::Prequal`] from [`scale_hot`].
+pub fn score_seat(seat: &Seat, form: Form, growth: u32, mark: u64) -> Option<u64> {
     if seat.own >= seat.room {
         return None;
     }
+    let busy = u64::from(seat.own) + u64::from(seat.others);
+    let cost = || match count_places(busy, growth) {
+        places if places >> 32 == 0 => u64::from(seat.base) * places,
+        _ => u64::MAX - 1,
+    };
     Some(match form {
         Form::Own | Form::Hash { .. } => return None,
-        Form::Turns => seat.next_turn.max(last),
-        Form::Score { .. } => {
-            let places = count_places(u64::from(seat.own) + u64::from(seat.others), growth);
-            match places >> 32 {
-                0 => u64::from(seat.base) * places,
-                _ => u64::MAX - 1,
+        Form::Turns => seat.next_turn.max(mark),
+        Form::Score { .. } => cost(),
+        Form::Prequal { .. } => {
+            let load = busy.min(MOST) * u64::from(seat.load);
+            let is_hot = mark != u64::from(NEVER_HOT) && load >> POINT >= mark;
+            if is_hot {
+                HOT | load
+            } else {
+                cost().min(HOT - 1)
             }
         }
     })
 }
 
 /// Chooses a member: the first with the lowest score, beginning at `start`.
-pub fn choose(seats: &[Seat], form: Form, growth: u32, last: u64, start: usize) -> Option<usize> {
+pub fn choose(seats: &[Seat], form: Form, growth: u32, mark: u64, start: usize) -> Option<usize> {
     let order = (0..seats.len()).map(|step| (start + step) % seats.len());
     let scored = order.filter_map(|index| {
-        let score = score_seat(seats.get(index)?, form, growth, last)?;
+        let score = score_seat(seats.get(index)?, form, growth, mark)?;
         Some((score, index))
     });
     // The first of equal ones.
@@ -167,6 +201,38 @@ mod tests {
         assert_eq!(pick(&[turn(8), turn(7), turn(9)], 0), Some(1));
         // A member that was away has no turns to catch up with.
         assert_eq!(pick(&[turn(8), turn(2)], 8), Some(0));
+    }
+
+    #[test]
+    fn s41_hot_members_come_behind_all_others() {
+        let growth = scale_growth(1.0);
+        let form = Form::Prequal { hot_above: 3.0 };
+        let seat = |base, own, load: u32| Seat {
+            load: load << 16,
+            ..seat(base, own)
+        };
+        let pick = |seats: &[Seat], hot_above| {
+            let mark = scale_hot(hot_above, 1.0).into();
+            choose(seats, form, growth, mark, 0)
+        };
+        // The cheapest one is above the limit, and at the limit it is not.
+        assert_eq!(pick(&[seat(1, 4, 1), seat(9, 3, 1)], 3.0), Some(1));
+        assert_eq!(pick(&[seat(1, 3, 1), seat(9, 3, 1)], 3.0), Some(0));
+        // A connection of the second one is a load of 2.
+        assert_eq!(pick(&[seat(9, 3, 1), seat(1, 2, 2)], 3.0), Some(0));
+        // All are hot, and then the load decides.
+        assert_eq!(pick(&[seat(1, 5, 1), seat(9, 4, 1)], 3.0), Some(1));
+        assert_eq!(pick(&[seat(1, 1, 1), seat(9, 0, 1)], -1.0), Some(1));
+        // None is hot.
+        let never = f32::INFINITY;
+        assert_eq!(pick(&[seat(1, 5, 1), seat(9, 4, 1)], never), Some(0));
+        // Costs never reach the hot ones.
+        let dear = seat(u32::MAX, 0xff_fffe, 0);
+        assert_eq!(score_seat(&dear, form, u32::MAX, 1), Some(HOT - 1));
+        assert_eq!(
+            [-1.0, 0.0, 2.5, 1e12, f32::NAN].map(|hot| scale_hot(hot, 2.0)),
+            [0, 1, 1_281, NEVER_HOT, NEVER_HOT]
+        );
     }
 
     #[test]

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use evenkeel_core::group::{Decision, Group};
 use evenkeel_core::hash_terms::{LEAST_BASE, OVER_BOUND};
+use evenkeel_core::terms::HOT;
 use evenkeel_core::time::Instant;
 use evenkeel_core::trace::{Candidate, Explanation};
 use evenkeel_kernel::forward::{self as kernel, Family};
@@ -22,6 +23,9 @@ const TURNS: u32 = 2;
 
 /// Form of decisions by a hash of the client's address.
 const BY_HASH: u32 = 3;
+
+/// Form of decisions of `prequal`.
+const PREQUAL: u32 = 4;
 
 /// Logarithm of a chance of one half.
 const LOGARITHM: f64 = 67_108_864.0;
@@ -59,6 +63,8 @@ pub(crate) fn describe_decision(
         Some(match told.form {
             TURNS => score.saturating_sub(best) as f64 / UNIT,
             BY_HASH => (score & !OVER_BOUND) as f64 / LOGARITHM / f64::from(LEAST_BASE),
+            // Far above the costs of all others.
+            PREQUAL if score >= HOT => 1e9 + (score & !HOT) as f64 / UNIT,
             _ => score as f64 / UNIT / PARTS,
         })
     };
@@ -121,6 +127,9 @@ fn write_notes(
         (Some((name, score)), Some(best)) if told.form == TURNS => {
             format!("next after it: {name}, {:.3} turns later", score - best)
         }
+        (Some((name, score)), Some(best)) if told.form == PREQUAL && score >= 1e9 && best < 1e9 => {
+            format!("next after it: {name}, which is hot")
+        }
         (Some((name, _)), _) if told.form == BY_HASH => {
             format!("next after it for this client's address: {name}")
         }
@@ -164,6 +173,10 @@ fn describe_candidate(
                 format!("weight {weight:.3}; {connections}{over}")
             }
             TURNS => format!("a turn every {base:.3}; {connections}"),
+            PREQUAL if score >= HOT => {
+                let load = (score & !HOT) as f64 / UNIT;
+                format!("hot, with a load of {load:.2} connections for the weight; {connections}")
+            }
             _ => format!("cost of one connection {base:.3}; {connections}"),
         };
     }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use evenkeel_core::group::Group;
 use evenkeel_core::hash_terms::scale_bound;
-use evenkeel_core::terms::{Form, scale_growth};
+use evenkeel_core::terms::{Form, scale_growth, scale_hot};
 use evenkeel_core::time::Instant;
 use evenkeel_kernel::bpf::BpfError;
 use evenkeel_kernel::forward::{
@@ -35,6 +35,7 @@ use crate::records::Records;
 use crate::requests::Requests;
 use crate::rows::Rows;
 use crate::rule_counts::count_rule;
+use crate::rule_limits::LimitWriter;
 use crate::seatless::Seatless;
 use crate::status::ForwardStatus;
 use crate::terms::{Buffers, MemberTerms, find_terms, hash_name};
@@ -52,8 +53,9 @@ const CONNECTIONS_PER_SWEEP: usize = 262_144;
 /// Time without a packet after which a connection of a rule that is gone is removed.
 pub(crate) const IDLE: Duration = Duration::from_secs(600);
 
-/// Form of decisions by hash, in [`GroupTerms`].
+/// Form of decisions by hash, and of those of `prequal`, in [`GroupTerms`].
 const BY_HASH: u32 = 3;
+const PREQUAL: u32 = 4;
 
 /// Group that the kernel has the terms of.
 #[derive(Clone, Debug)]
@@ -88,6 +90,7 @@ pub(crate) struct Engine {
     pub(crate) sessions: Sessions,
     pub(crate) nat: Nat,
     pub(crate) rows: Rows,
+    limits: LimitWriter,
     pub(crate) obstacles: Obstacles,
     pub(crate) errors: EntryErrors,
     /// Connections in programs of other versions.
@@ -138,6 +141,7 @@ impl Engine {
         }
         let find_owner = |seat| unclaimed.get(&seat).map(|terms: &Terms| terms.owner);
         let numbers = GroupNumbers::of_table(forwarder.list_groups()?, find_owner);
+        let limits = LimitWriter::new(sessions.shared_limits(), &forwarder)?;
         let sessions = Sessions::new(sessions, &forwarder)?;
         Ok(Engine {
             forwarder,
@@ -159,6 +163,7 @@ impl Engine {
             sessions,
             nat: Nat::default(),
             rows: Rows::default(),
+            limits,
             obstacles: Obstacles::default(),
             errors: EntryErrors::default(),
             left_before: 0,
@@ -229,6 +234,8 @@ impl Engine {
             self.end_other_layouts(rules)?;
             self.swept = Some(now);
         }
+        let tables = (&self.forwarder, &mut self.errors);
+        self.limits.write(tables, rules, is_due)?;
         // Last: from here on connections come.
         self.write_listeners(listeners, is_due)?;
         self.exchange_copies(rules, now)?;
@@ -282,15 +289,20 @@ impl Engine {
                 }
             }
         };
-        let (form, members) = find_terms(group, now, &mut self.buffers);
+        let found = find_terms(group, now, &mut self.buffers);
+        let members = found.members;
         let mut terms = GroupTerms {
             growth: scale_growth(1.0),
             ..GroupTerms::default()
         };
-        match form {
+        match found.form {
             Form::Score { growth } => (terms.form, terms.growth) = (1, scale_growth(growth)),
             Form::Turns => terms.form = 2,
             Form::Hash { bound } => (terms.form, terms.bound) = (BY_HASH, scale_bound(bound)),
+            Form::Prequal { hot_above } => {
+                terms.form = PREQUAL;
+                terms.bound = scale_hot(hot_above, found.highest_weight);
+            }
             Form::Own => {}
         }
         // Rows go by ports, too.
@@ -386,6 +398,7 @@ impl Engine {
             tickets.hold(homes, key, event.seat, began);
         }
         match event.step {
+            Step::Begin if event.is_direct => tickets.hold_unseen(homes, key, event.seat, began),
             Step::Begin => tickets.hold(homes, key, event.seat, began),
             Step::Adopt => self.adopt(key, event, at),
             Step::Accept => self.requests.accept(homes, tickets.find_ticket(&key)),
@@ -395,7 +408,7 @@ impl Engine {
                 if let Some(copies) = &mut self.copies {
                     copies.note_end(event);
                 }
-                tickets.end(homes, &key, event.seat, end, at);
+                tickets.end(homes, (&key, event.is_direct), event.seat, end, at);
             }
         }
     }

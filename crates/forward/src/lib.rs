@@ -45,6 +45,8 @@ mod rows;
 #[cfg(feature = "bpf")]
 mod rule_counts;
 #[cfg(feature = "bpf")]
+mod rule_limits;
+#[cfg(feature = "bpf")]
 mod seatless;
 #[cfg(feature = "bpf")]
 mod seats;

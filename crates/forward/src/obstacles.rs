@@ -143,9 +143,13 @@ impl Obstacles {
                 .router
                 .filter(|_| rule.return_path == ReturnPath::Direct)
             {
+                let others = match rule.udp {
+                    Some(_) => "\"route\" or \"nat\"",
+                    None => "\"tunnel\"",
+                };
                 return Some(format!(
                     "return_path = \"direct\" needs members in a network of this machine: the router {router} is on the \
-                     way to the member {name}. Set return_path = \"tunnel\""
+                     way to the member {name}. Set return_path = {others}"
                 ));
             }
             let is_source = |listener: &&SocketAddr| Some(listener.ip()) == route.source;

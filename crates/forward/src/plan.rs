@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use evenkeel_config::{Forward, Protocol, ReturnPath, Rule, UdpSession};
+use evenkeel_config::{Forward, Limits, Protocol, ReturnPath, Rule, UdpSession};
 use evenkeel_core::address::Address;
 use evenkeel_core::cost::Cost;
 use evenkeel_manager::snapshot::{GroupHandle, Snapshot};
@@ -36,6 +36,12 @@ pub(crate) struct PlannedRule {
     pub(crate) connect: Duration,
     /// Terms of sessions, for a UDP rule.
     pub(crate) udp: Option<UdpTerms>,
+    /// Most open connections of all clients, if the rule limits these.
+    pub(crate) max_connections: Option<u32>,
+    /// Limits of each client.
+    pub(crate) limits: Limits,
+    /// True if limits count connections of the kernel and of the proxy together.
+    pub(crate) is_limited: bool,
 }
 
 /// Terms of the sessions of a UDP rule.
@@ -43,6 +49,7 @@ pub(crate) struct PlannedRule {
 pub(crate) struct UdpTerms {
     /// Time for the first answer, and for answers under way when the session leaves its member.
     pub(crate) answer_timeout: Duration,
+    /// True if a session without an answer has failed. Never with direct answers, which the balancer does not see.
     pub(crate) expects_answer: bool,
     /// True if a client of QUIC whose address changes stays at the member of its connection id.
     pub(crate) is_quic: bool,
@@ -54,7 +61,7 @@ impl UdpTerms {
     fn of_rule(rule: &Rule) -> Option<Self> {
         (rule.protocol == Protocol::Udp).then_some(UdpTerms {
             answer_timeout: rule.udp.answer_timeout,
-            expects_answer: rule.udp.expect_answer,
+            expects_answer: rule.udp.expect_answer && !rule.return_path.is_direct(),
             is_quic: rule.udp.session == UdpSession::Quic,
             is_single: rule.udp.session == UdpSession::Datagram,
         })
@@ -93,6 +100,12 @@ pub(crate) fn plan_rules(snapshot: &Snapshot) -> Vec<PlannedRule> {
                 idle: rule.rule.timeouts.idle,
                 connect: rule.rule.timeouts.connect,
                 udp: UdpTerms::of_rule(&rule.rule),
+                max_connections: rule
+                    .rule
+                    .limits_kernel()
+                    .then_some(rule.rule.max_connections),
+                limits: rule.rule.limits.clone(),
+                is_limited: rule.rule.counts_with_kernel(),
             }
         })
         .collect()

@@ -126,6 +126,7 @@ pub(crate) fn list_listeners(
         is_direct: rule.return_path.is_direct(),
         has_tunnel: rule.return_path == ReturnPath::Tunnel,
         has_rows: rule.anycast,
+        is_limited: rule.is_limited,
     })
 }
 

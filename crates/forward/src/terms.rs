@@ -27,7 +27,8 @@ pub(crate) struct MemberTerms {
     pub(crate) limit: u32,
     /// True if clients with sessions of UDP go to other members.
     pub(crate) must_leave: bool,
-    /// Hash of the member's name, and the member's weight, for decisions by hash; else 0.
+    /// Hash of the member's name, and the member's weight, for decisions by hash; else 0. For `prequal` the weight is the load
+    /// of a connection.
     pub(crate) name_hash: u64,
     pub(crate) weight: u32,
 }
@@ -52,18 +53,28 @@ pub(crate) struct Buffers {
     shares: Vec<TargetShare>,
     costs: Vec<f32>,
     bases: Vec<u32>,
+    /// Reciprocals of weights, for `prequal`, and the loads of a connection.
+    shares_of_one: Vec<f32>,
+    loads: Vec<u32>,
+}
+
+/// Terms of a group at a moment.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct FoundTerms {
+    pub(crate) form: Form,
+    pub(crate) members: Vec<MemberTerms>,
+    /// Highest weight of the members that may serve; 0 without these.
+    pub(crate) highest_weight: f32,
 }
 
 /// Finds the terms of `group` at `now`. Members that may serve are those that a decision would find.
-pub(crate) fn find_terms(
-    group: &Group,
-    now: Instant,
-    buffers: &mut Buffers,
-) -> (Form, Vec<MemberTerms>) {
+pub(crate) fn find_terms(group: &Group, now: Instant, buffers: &mut Buffers) -> FoundTerms {
     let Buffers {
         shares: seen,
         costs,
         bases,
+        shares_of_one,
+        loads,
     } = buffers;
     shares::observe_members(group, now, seen);
     let request = Request::at_time(now);
@@ -73,7 +84,8 @@ pub(crate) fn find_terms(
         // The share of each zone is in the weights.
         form = Form::Turns;
     }
-    if !matches!(form, Form::Score { .. }) {
+    let is_prequal = matches!(form, Form::Prequal { .. });
+    if !matches!(form, Form::Score { .. }) && !is_prequal {
         costs.clear();
         costs.extend(seen.iter().map(|share| 1.0 / share.weight));
     }
@@ -89,18 +101,23 @@ pub(crate) fn find_terms(
     };
     // The scale goes by the members that serve.
     let members = group.members().iter().zip(&*seen);
-    for (cost, (member, share)) in costs.iter_mut().zip(members.clone()) {
+    shares_of_one.clear();
+    shares_of_one.extend(seen.iter().map(|share| 1.0 / share.weight));
+    let all = costs.iter_mut().zip(&mut *shares_of_one);
+    for ((cost, one), (member, share)) in all.zip(members.clone()) {
         if !serves(member, share) {
-            *cost = f32::INFINITY;
+            (*cost, *one) = (f32::INFINITY, f32::INFINITY);
         }
     }
+    let lowest = shares_of_one.iter().copied().fold(f32::INFINITY, f32::min);
+    scale_costs(shares_of_one, loads);
     match is_hashed {
         true => scale_costs_to(costs, hash_terms::LEAST_BASE, bases),
         false => scale_costs(costs, bases),
     }
     let ends_sessions = Reason::ENDS_SESSIONS & !overridden;
-    let members = members.zip(&*bases).enumerate();
-    let members = members.filter_map(|(index, ((member, share), base))| {
+    let members = members.zip(bases.iter().zip(&*loads)).enumerate();
+    let members = members.filter_map(|(index, ((member, share), (base, load)))| {
         let limit = member.max_connections.unwrap_or(u32::MAX);
         let limit = limit.min(member.slot.reported_limit());
         Some(MemberTerms {
@@ -115,10 +132,18 @@ pub(crate) fn find_terms(
             } else {
                 0
             },
-            weight: if is_hashed { weigh_base(*base) } else { 0 },
+            weight: match form {
+                Form::Hash { .. } => weigh_base(*base),
+                Form::Prequal { .. } => *load,
+                _ => 0,
+            },
         })
     });
-    (form, members.collect())
+    FoundTerms {
+        form,
+        members: members.collect(),
+        highest_weight: 1.0 / lowest,
+    }
 }
 
 /// Returns the terms of a seat without a member.

@@ -91,6 +91,12 @@ impl Tickets {
         }
     }
 
+    /// Counts a session at its member whose answers nobody sees: the session's age says nothing about the member.
+    pub(crate) fn hold_unseen(&mut self, homes: &mut Homes, key: Key, seat: u32, began: Instant) {
+        self.hold(homes, key, seat, began);
+        self.record_since_look(homes, &key, |_| ());
+    }
+
     /// Counts a connection that another balancer has begun, as packets come here now. The ticket stays until a look at the
     /// tables has seen whether the member has answered.
     pub(crate) fn adopt(
@@ -149,8 +155,15 @@ impl Tickets {
         Some(home)
     }
 
-    /// Ends a connection of `seat`.
-    pub(crate) fn end(&mut self, homes: &mut Homes, key: &Key, seat: u32, end: End, at: Instant) {
+    /// Ends a connection of `seat`. If `is_unseen`, nobody has seen answers, and the end is no success.
+    pub(crate) fn end(
+        &mut self,
+        homes: &mut Homes,
+        (key, is_unseen): (&Key, bool),
+        seat: u32,
+        end: End,
+        at: Instant,
+    ) {
         match self.held.remove(key) {
             Some(held) => {
                 let outcome = match end {
@@ -171,6 +184,7 @@ impl Tickets {
                 if let Some(home) = homes.get_mut(&seat) {
                     let outcome = match end {
                         End::Unreachable => Outcome::Failure,
+                        _ if is_unseen => Outcome::Cancelled,
                         // As in the proxy: what a client sends must not make it a failure.
                         _ => Outcome::Success,
                     };

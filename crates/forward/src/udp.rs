@@ -46,10 +46,12 @@ pub(crate) fn list_listeners(
         group,
         retries: rule.retries > 0,
         nat,
+        is_direct: rule.return_path.is_direct(),
         idle: rule.idle,
         answer,
         is_quic: terms.is_quic,
         is_single: terms.is_single,
+        is_limited: rule.is_limited,
     })
 }
 

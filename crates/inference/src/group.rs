@@ -90,6 +90,8 @@ pub struct RequestPlan<'a> {
     /// Hash of the client's key.
     owner: u64,
     labels: RequestLabels,
+    /// Number of answers that the member writes side by side.
+    choices: u32,
 }
 
 /// Beginning of a prompt that a member holds.
@@ -115,6 +117,8 @@ pub struct SentRequest {
     pub(crate) prompt_tokens: f32,
     /// Tokens of the answer that were expected.
     pub(crate) output_tokens: f32,
+    /// Number of answers that the member writes side by side, at least 1.
+    choices: u32,
 }
 
 /// End of an answer.
@@ -145,6 +149,14 @@ impl RequestPlan<'_> {
     #[must_use]
     pub fn with_labels(mut self, labels: RequestLabels) -> Self {
         self.labels = labels;
+        self
+    }
+
+    /// Sets the number of answers that the member writes side by side. To be called once.
+    #[must_use]
+    pub fn with_choices(mut self, choices: u32) -> Self {
+        self.choices = choices.max(1);
+        self.work.output_tokens *= self.choices as f32;
         self
     }
 
@@ -271,6 +283,7 @@ impl EngineGroup {
             queued_seconds: AtomicU32::new(0),
             owner: 0,
             labels: RequestLabels::default(),
+            choices: 1,
         }
     }
 
@@ -409,6 +422,7 @@ impl EngineGroup {
             prompt_bytes: plan.facts.chain.measured_bytes(),
             prompt_tokens: plan.work.prompt_tokens,
             output_tokens: plan.work.output_tokens,
+            choices: plan.choices,
         })
     }
 
@@ -491,7 +505,13 @@ impl EngineGroup {
             queue.end_request(&mut request.queue, now_nanos);
             return None;
         }
-        let output = end.usage.map_or(0, |usage| usage.output_tokens);
+        // Several answers are written at the same time.
+        let each = |usage: Usage| Usage {
+            output_tokens: usage.output_tokens / request.choices,
+            ..usage
+        };
+        let each = end.usage.map(each);
+        let output = each.map_or(0, |usage| usage.output_tokens);
         let whole = queue.measure_whole(&request.queue, output, now_nanos);
         if let (Some(speed), Some((others, seconds))) = (self.speeds.get(request.member), whole) {
             speed.learn_pace(others, seconds, &self.fleet.get(), self.time_at(now_nanos));
@@ -501,7 +521,7 @@ impl EngineGroup {
         if let Some(usage) = end.usage {
             memory.advance_clock(u64::from(usage.output_tokens));
             self.tokens
-                .learn_usage(request.model, request.prompt_bytes, &usage);
+                .learn_usage(request.model, request.prompt_bytes, &each.unwrap_or(usage));
             self.tokens.learn_events(end.events, &usage);
             if let Some(cached) = usage.cached_tokens {
                 return Some(self.learn_cached(request, memory, &usage, cached as f32, now_nanos));
@@ -516,7 +536,7 @@ impl EngineGroup {
             return;
         };
         if let Some((others, seconds)) = request.queue.take_pace(least_events) {
-            let seconds = seconds / self.tokens.tokens_per_event();
+            let seconds = seconds * request.choices as f32 / self.tokens.tokens_per_event();
             speed.learn_pace(others, seconds, &self.fleet.get(), self.time_at(now_nanos));
         }
     }

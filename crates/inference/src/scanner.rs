@@ -24,6 +24,9 @@ pub const MAX_DEPTH: u32 = 64;
 /// Longest name of a model that is kept. Longer names count for the hashes of prompts only.
 pub const MAX_MODEL: usize = 128;
 
+/// Most answers that one request asks for, as far as they count.
+pub const MOST_CHOICES: u32 = 128;
+
 /// Longest text of a number or literal that is kept, which is more than any understood one has.
 const MAX_SCALAR: usize = 24;
 
@@ -98,10 +101,12 @@ enum Field {
     Stream,
     /// Most tokens of the answer.
     MaxTokens,
+    /// Number of answers that the engine writes side by side.
+    Choices,
 }
 
 /// Known keys. The position in the list is the key's bit in [`Scanner::seen`].
-const KEYS: [(&[u8], Field); 12] = [
+const KEYS: [(&[u8], Field); 14] = [
     (b"model", Field::Part(Part::Model)),
     (b"messages", Field::Part(Part::Prompt)),
     (b"prompt", Field::Part(Part::Prompt)),
@@ -114,6 +119,8 @@ const KEYS: [(&[u8], Field); 12] = [
     (b"max_tokens", Field::MaxTokens),
     (b"max_output_tokens", Field::MaxTokens),
     (b"max_completion_tokens", Field::MaxTokens),
+    (b"n", Field::Choices),
+    (b"best_of", Field::Choices),
 ];
 
 /// Scanner of one request's body.
@@ -150,6 +157,8 @@ pub struct Scanner {
     max_tokens: Option<u32>,
     /// True if a limit of the answer is written as no plain number: engines may understand the limit.
     has_odd_limit: bool,
+    /// Number of answers.
+    choices: u32,
     total_bytes: u64,
 }
 
@@ -183,6 +192,7 @@ impl Scanner {
             stream: None,
             max_tokens: None,
             has_odd_limit: false,
+            choices: 1,
             total_bytes: 0,
         }
     }
@@ -242,6 +252,12 @@ impl Scanner {
     /// which of them an engine looks at depends on the interface.
     pub fn max_tokens(&self) -> Option<u32> {
         self.max_tokens.filter(|_| !self.has_odd_limit)
+    }
+
+    /// Number of answers that the engine writes side by side: at least 1, and at most [`MOST_CHOICES`], also if the number
+    /// is not understood. The highest of several numbers counts.
+    pub fn choices(&self) -> u32 {
+        self.choices
     }
 
     /// True if a known key occurs twice, or if a key is written with escapes: engines may see another request than the
@@ -331,6 +347,9 @@ impl Scanner {
         }
         self.place = Place::Nested;
         self.has_odd_limit |= self.field == Some(Field::MaxTokens);
+        if self.field == Some(Field::Choices) {
+            self.choices = MOST_CHOICES;
+        }
         (self.depth, self.kinds) = (0, 0);
         (self.in_string, self.is_escaped) = (false, false);
         (self.in_media, self.media) = (false, MediaFinder::NEW);
@@ -526,7 +545,11 @@ impl Scanner {
                 Some(number) => self.max_tokens = self.max_tokens.max(Some(number)),
                 None => self.has_odd_limit = true,
             },
-            Some(Field::MaxTokens | Field::Part(_)) | None => {}
+            Some(Field::Choices) if text != b"null" => {
+                let number = number().unwrap_or(MOST_CHOICES);
+                self.choices = self.choices.max(number.min(MOST_CHOICES));
+            }
+            Some(Field::MaxTokens | Field::Choices | Field::Part(_)) | None => {}
         }
     }
 }
@@ -693,6 +716,18 @@ mod tests {
         ] {
             let (scanner, _) = scan(&format!("{{{limits}}}"));
             assert_eq!(scanner.max_tokens(), expected, "{limits}");
+        }
+        for (numbers, expected) in [
+            (r#""n":0"#, 1),
+            (r#""n":null,"best_of":3"#, 3),
+            (r#""best_of":3,"n":7"#, 7),
+            (r#""n":99999999999"#, MOST_CHOICES),
+            (r#""n":"2""#, MOST_CHOICES),
+            (r#""n":2.0"#, MOST_CHOICES),
+            (r#""N":7,"x":{"n":7}"#, 1),
+        ] {
+            let (scanner, _) = scan(&format!("{{{numbers}}}"));
+            assert_eq!(scanner.choices(), expected, "{numbers}");
         }
     }
 

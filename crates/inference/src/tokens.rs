@@ -28,6 +28,9 @@ const TOKENS_PER_BYTE: [f32; 2] = [0.0005, 2.0];
 /// Most bytes for which a single prompt counts: many bytes that an engine ignores change the figure little.
 const MOST_BYTES: f32 = 65_536.0;
 
+/// Most tokens for which a single answer counts: an engine that tells a wrong number changes the mean little.
+const MOST_OUTPUT: f32 = 65_536.0;
+
 /// Tokens of an answer before anything is learnt.
 const FIRST_OUTPUT: f32 = 200.0;
 
@@ -107,7 +110,8 @@ impl TokenFigures {
                 let tokens = counted * clamp_ratio(prompt / bytes);
                 add_decayed(&figures.prompts, counted, tokens);
             }
-            add_decayed(&figures.answers, 1.0, usage.output_tokens as f32);
+            let output = (usage.output_tokens as f32).min(MOST_OUTPUT);
+            add_decayed(&figures.answers, 1.0, output);
         }
         if let Some(cached) = usage.cached_tokens {
             add_decayed(&self.found, prompt, (cached as f32).min(prompt));
@@ -241,6 +245,19 @@ mod tests {
         }
         figures.learn_usage(5, 4 << 20, &usage(10, None, 50));
         assert!(figures.tokens_per_byte(5) > 0.2);
+    }
+
+    #[test]
+    fn an_answer_with_a_wrong_number_of_tokens_changes_the_mean_little() {
+        let figures = TokenFigures::default();
+        for _ in 0..100 {
+            figures.learn_usage(5, 8000, &usage(2000, None, 50));
+        }
+        figures.learn_usage(5, 8000, &usage(2000, None, u32::MAX));
+        for model in [5, 6] {
+            let expected = figures.expected_output(model, None);
+            assert!(expected < 1000.0, "{expected}");
+        }
     }
 
     #[test]

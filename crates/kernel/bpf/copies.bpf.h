@@ -5,7 +5,8 @@
 static __attribute__((noinline)) void adopt(const struct evk_address *client, struct evk_connection *connection,
 					    __u64 now)
 {
-	if (!(__sync_fetch_and_and(&connection->flags, ~COPIED) & COPIED))
+	__u32 before = __sync_fetch_and_and(&connection->flags, ~COPIED);
+	if (!(before & COPIED))
 		return;
 	__u32 seat = connection->seat;
 	struct evk_counts *counts = bpf_map_lookup_elem(&evk_counts, &seat);
@@ -14,6 +15,8 @@ static __attribute__((noinline)) void adopt(const struct evk_address *client, st
 	struct evk_listener_counts *all = find_listener_counts(connection);
 	if (all)
 		__sync_fetch_and_add(&all->open, 1);
+	if (evk_limit_connection(client, connection, before & CONFIRMED ? LIMIT_ADD | LIMIT_CONFIRMED : LIMIT_ADD, now))
+		__sync_fetch_and_or(&connection->flags, LIMITED);
 	tell(EVENT_ADOPT, 0, client, connection, now);
 }
 

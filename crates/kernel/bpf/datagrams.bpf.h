@@ -32,7 +32,7 @@ static __always_inline void end_forgotten(const struct evk_nat_pair *pair, struc
 {
 	if ((session->flags & (SINGLE | CLOSED)) == SINGLE &&
 	    is_longer(now, session->seen, session->checked + LONG_REST))
-		evk_udp_end(pair, END_SILENT, now);
+		end_session(pair, END_SILENT, now);
 }
 
 /* Claims an ended session whose port has rested. Returns 0 if there is none. */
@@ -53,7 +53,7 @@ static __always_inline int is_late(const struct evk_udp_draft *draft, struct evk
 		return 0;
 	/* The port rests from now on. */
 	session->seen = coarse(now);
-	evk_udp_end(&draft->pair, END_SILENT, now);
+	end_session(&draft->pair, END_SILENT, now);
 	return 1;
 }
 
@@ -116,5 +116,5 @@ static __always_inline int end_or_remove(const struct evk_nat_pair *pair, struct
 		return 0;
 	}
 	session->seen = coarse(now);
-	return evk_udp_end(pair, end, now);
+	return end_session(pair, end, now);
 }

@@ -40,7 +40,7 @@ char LICENSE[] SEC("license") = "Dual MIT/GPL";
  * acceptance was lost, or takes longer to the client. */
 #define DIRECT_AGAIN_NS 2500000000ULL
 
-enum evk_form { FORM_PASS, FORM_SCORE, FORM_TURNS, FORM_HASH };
+enum evk_form { FORM_PASS, FORM_SCORE, FORM_TURNS, FORM_HASH, FORM_PREQUAL };
 
 /* Ways to members. 0: the program changes addresses, and sees the answers. */
 enum evk_way {
@@ -67,11 +67,14 @@ enum evk_flag {
 	LOOSE_MEMBER = 1 << 17, /* the same for the member's numbers */
 };
 
-/* Bits of the flags before the number of requests that the request has found at the member. */
-#define OTHERS_AT 18
-#define MOST_OTHERS 0x3fffU
+/* Bits of the flags, and LIMITED (limits.bpf.h), before the number of requests that the request has found at the member. */
+#define OTHERS_AT 19
+#define MOST_OTHERS 0x1fffU
 #define MIXED_ONE (1 << 11)
 #define OTHERS_BITS (MOST_OTHERS << OTHERS_AT)
+
+/* Sessions of UDP whose answers pass here, or not. */
+enum evk_udp_event { UDP_SEEN = 1, UDP_UNSEEN };
 
 enum evk_event_kind { EVENT_BEGIN = 1, EVENT_ANSWER, EVENT_END, EVENT_ACCEPT, EVENT_CONFIRM,
 		      EVENT_ADOPT = 16 };
@@ -98,13 +101,16 @@ struct evk_listener {
 	__u32 retries; /* other members that a connection may go to if one does not accept */
 	__u16 first_port; /* full NAT: ports towards members */
 	__u16 ports;	  /* number of these ports; 0: half NAT */
-	__u32 way;	  /* of `enum evk_way` */
+	__u16 way;	  /* of `enum evk_way` */
+	__u16 is_limited; /* not 0: evk_limits has limits of the address */
 };
 
 struct evk_group {
 	__u32 form;
 	__u32 growth; /* cost of each further connection, in 1/256 of the first */
-	__u32 bound;  /* FORM_HASH: most connections at a member, relative to the average; 0: any number */
+	/* FORM_HASH: most connections at a member, relative to the average; 0: any number. FORM_PREQUAL: load from which on a
+	 * member is hot, in 1/256 of a connection at a member with the highest weight; NEVER_HOT: none is. */
+	__u32 bound;
 	__u32 count;  /* with more than GROUP_SEATS the group has a list */
 	__u32 seats[GROUP_SEATS];
 };
@@ -124,7 +130,7 @@ struct evk_terms {
 	__u32 room;   /* limit of connections here; 0: no new connections */
 	__u32 leave;  /* not 0: clients with sessions of UDP go to other members */
 	__u64 name_hash; /* FORM_HASH: hash of the member's name */
-	__u32 weight;	 /* FORM_HASH: weight of the member */
+	__u32 weight;	 /* FORM_HASH: weight of the member. FORM_PREQUAL: load of a connection */
 	__u32 zero;
 };
 
@@ -201,7 +207,7 @@ struct evk_event {
 	__u32 seat;
 	__u16 kind;
 	__u8 end;
-	__u8 is_udp;
+	__u8 is_udp; /* of `enum evk_udp_event`, or 0: of a connection */
 	__u64 began_ns;
 	__u64 ns;
 	__u64 bytes_in;
@@ -231,6 +237,7 @@ enum evk_outcome {
 	BY_ID,		  /* QUIC: first datagrams of sessions that have begun at the member of the connection id */
 	LOST_IDS,	  /* QUIC: connection ids for which the table had no place */
 	LATE_ANSWERS,	  /* UDP: answers to a datagram that has had one, or whose time was over */
+	PASSED_LIMIT,	  /* a limit of the rule is reached: for the client, or for all clients */
 	OUTCOMES,
 };
 
@@ -497,6 +504,7 @@ static __always_inline struct evk_listener_counts *find_listener_counts(const st
 	return bpf_map_lookup_elem(&evk_listener_counts, &listener);
 }
 
+#include "limits.bpf.h"
 #include "requests.bpf.h"
 
 /* Ends a connection once: 0 if it has ended before. The entry stays until no packet has come for a while. */
@@ -504,7 +512,10 @@ static __always_inline int end_connection(const struct evk_address *client,
 					  struct evk_connection *connection, __u16 end, __u64 now)
 {
 	/* A copy counts nowhere, and a stranger must not end it. */
-	if (connection->flags & COPIED || __sync_fetch_and_or(&connection->flags, CLOSED) & CLOSED)
+	if (connection->flags & COPIED)
+		return 0;
+	__u32 before = __sync_fetch_and_or(&connection->flags, CLOSED);
+	if (before & CLOSED)
 		return 0;
 	__u32 seat = connection->seat;
 	struct evk_counts *counts = bpf_map_lookup_elem(&evk_counts, &seat);
@@ -526,6 +537,9 @@ static __always_inline int end_connection(const struct evk_address *client,
 		__sync_fetch_and_add(&all->bytes_in, connection->bytes_in);
 		__sync_fetch_and_add(&all->bytes_out, connection->bytes_out);
 	}
+	if (before & LIMITED)
+		evk_limit_connection(client, connection, before & CONFIRMED ? LIMIT_END | LIMIT_CONFIRMED : LIMIT_END,
+				     now);
 	tell(EVENT_END, end, client, connection, now);
 	return 1;
 }
@@ -574,12 +588,25 @@ enum evk_asked {
 	SOME_EXCLUDED = 2, /* some seats are excluded */
 	BY_TURNS = 4,	   /* members take turns: FORM_TURNS */
 	BY_HASH = 8,	   /* FORM_HASH */
+	BY_LOAD = 16,	   /* FORM_PREQUAL */
 };
 
 static __always_inline __u32 ask_seats(const struct evk_best *best, __u32 form)
 {
 	return (best->is_ipv6 ? OF_IPV6 : 0) | (best->tries ? SOME_EXCLUDED : 0) | (form == FORM_TURNS ? BY_TURNS : 0) |
-	       (form == FORM_HASH ? BY_HASH : 0);
+	       (form == FORM_HASH ? BY_HASH : 0) | (form == FORM_PREQUAL ? BY_LOAD : 0);
+}
+
+/* FORM_PREQUAL: members that are hot come behind all others. */
+#define HOT (1ULL << 63)
+#define NEVER_HOT 0xffffffffU
+
+/* Number that scores of a form are compared with: the time of the last turn, or the load from which on a member is hot. */
+static __always_inline __u64 find_mark(const struct evk_group *group, __u64 last_turn)
+{
+	if (group->form != FORM_PREQUAL)
+		return last_turn;
+	return group->bound == NEVER_HOT ? ~0ULL : group->bound;
 }
 
 /* True if a seat is excluded. */
@@ -615,8 +642,8 @@ static __always_inline __u64 count_busy(__u32 seat, __u32 asked, const struct ev
 
 /* Score of a seat, the lowest wins; NO_SCORE if the member may not get a connection. A function of its
  * own, which the verifier checks once: inlined, its branches would multiply in the loop below. `asked` is of
- * `enum evk_asked`. */
-__attribute__((noinline)) __u64 evk_score(__u32 seat, __u32 asked, __u32 growth, __u64 last)
+ * `enum evk_asked`, and `mark` is from `find_mark`. */
+__attribute__((noinline)) __u64 evk_score(__u32 seat, __u32 asked, __u32 growth, __u64 mark)
 {
 	struct evk_terms *terms = bpf_map_lookup_elem(&evk_terms, &seat);
 	struct evk_counts *counts = bpf_map_lookup_elem(&evk_counts, &seat);
@@ -626,14 +653,18 @@ __attribute__((noinline)) __u64 evk_score(__u32 seat, __u32 asked, __u32 growth,
 	if (busy == NO_SEAT)
 		return NO_SCORE;
 	if (asked & BY_TURNS)
-		return counts->pass > last ? counts->pass : last;
+		return counts->pass > mark ? counts->pass : mark;
 	if (busy > 0xffffff)
 		busy = 0xffffff;
+	__u64 load = busy * terms->weight;
+	if (asked & BY_LOAD && load >> 8 >= mark)
+		return HOT | load;
 	/* The first connection costs 1, the second 1, each further one `growth`. */
 	__u64 places = 256;
 	if (busy > 0)
 		places += 256 + (busy - 1) * growth;
-	return places >> 32 ? NO_SCORE - 1 : terms->base * places;
+	__u64 score = places >> 32 ? NO_SCORE - 1 : terms->base * places;
+	return asked & BY_LOAD && score >= HOT ? HOT - 1 : score;
 }
 
 /* Lists the seats that a decision looks at, in their order: of more than GROUP_SEATS members that number, from any member on.
@@ -647,7 +678,7 @@ __attribute__((noinline)) int evk_list_seats(__u32 number)
 	if (!group || !best)
 		return -2;
 	__u32 form = group->form, total = group->count;
-	if (form == FORM_PASS || form > FORM_HASH || total > MAX_SEATS)
+	if (form == FORM_PASS || form > FORM_PREQUAL || total > MAX_SEATS)
 		return -2;
 	if (total == 0)
 		return -1;
@@ -686,7 +717,7 @@ __attribute__((noinline)) int evk_choose_listed(__u32 number)
 	__u64 *turn = bpf_map_lookup_elem(&evk_turns, &family);
 	if (!turn)
 		return -2;
-	__u64 last = *turn;
+	__u64 mark = find_mark(group, *turn);
 	__u32 asked = ask_seats(best, group->form);
 	best->score = NO_SCORE;
 	for (__u32 i = 0; i < GROUP_SEATS; i++) {
@@ -694,7 +725,7 @@ __attribute__((noinline)) int evk_choose_listed(__u32 number)
 			break;
 		__u32 seat = best->seats[i];
 		__u64 score = asked & BY_HASH ? evk_score_by_hash(seat, asked) :
-						evk_score(seat, asked, group->growth, last);
+						evk_score(seat, asked, group->growth, mark);
 		best->scores[i] = score;
 		if (score < best->score) {
 			best->score = score;
@@ -1287,6 +1318,8 @@ static __always_inline int prepare(struct __sk_buff *skb, const struct evk_addre
 	connection->began_ns = now;
 	connection->seen = coarse(now);
 	connection->flags = listener->way & WAY_TUNNEL ? DIRECT | TUNNEL : listener->way ? DIRECT : 0;
+	if (listener->is_limited)
+		connection->flags |= LIMITED;
 	connection->bytes_in = 0;
 	connection->bytes_out = 0;
 	/* Until the member accepts, `acked` is the least that an acceptance acknowledges. */
@@ -1325,6 +1358,8 @@ static __always_inline int enter(const struct evk_address *client, const struct 
 		if (!draft->syn.tries)
 			__sync_fetch_and_add(&all->begun, 1);
 	}
+	if (draft->connection.flags & LIMITED)
+		evk_limit_connection(client, &draft->connection, draft->syn.tries ? LIMIT_ADD : LIMIT_BEGIN, now);
 	tell(EVENT_BEGIN, 0, client, &draft->connection, now);
 	return 0;
 }
@@ -1427,6 +1462,23 @@ static __always_inline int send_to_member(struct __sk_buff *skb, const struct bp
 		    has_nat ? connection->shift : 0);
 }
 
+/* True if the limits of the draft's listener let a client have another connection. */
+static __always_inline int may_begin(const struct evk_address *client, struct evk_draft *draft, __u64 now)
+{
+	draft->connection.began_ns = now;
+	draft->connection.flags = 0;
+	return evk_limit_connection(client, &draft->connection, LIMIT_ADMIT, now);
+}
+
+/* Counts the confirmation of a connection, which had these flags before. */
+static __always_inline void count_confirmation(const struct evk_address *client, const struct evk_connection *connection,
+					       __u32 before, __u64 now)
+{
+	give_back_to_source(client);
+	if ((before & (LIMITED | CLOSED)) == LIMITED)
+		evk_limit_connection(client, connection, LIMIT_CONFIRM | LIMIT_CONFIRMED, now);
+}
+
 /* Begins a connection with a client's packet. `listener`: the listener, if it is known; `has_entry`: the client had an
  * entry. */
 static __always_inline int begin(struct __sk_buff *skb, const struct headers *head, const struct evk_address *client,
@@ -1445,6 +1497,8 @@ static __always_inline int begin(struct __sk_buff *skb, const struct headers *he
 		return TC_ACT_UNSPEC;
 	draft->connection.listener = head->to.ip;
 	draft->connection.listener_port = head->to.port;
+	if (listener->is_limited && !may_begin(client, draft, now))
+		return pass(PASSED_LIMIT);
 	struct bpf_fib_lookup fib;
 	if (has_entry)
 		clear_closed(client, draft);
@@ -1646,19 +1700,21 @@ static __always_inline int is_valid_reset(const struct headers *head, const stru
 
 /* Follows a client's packet with direct answers, of which the member's half is not seen: a stranger who does not know
  * the client's numbers must guess them. The first acknowledgement shows that the member has accepted; further ones, how
- * much of the member's data has come. The client's FIN ends the connection. */
+ * much of the member's data has come. The client's FIN ends the connection. `is_middle`: the packet neither accepts nor ends,
+ * and so the stack need not have room for that. */
 static __always_inline void follow_direct(const struct headers *head, const struct evk_address *client,
-					  struct evk_connection *connection, __u64 now)
+					  struct evk_connection *connection, int is_middle, __u64 now)
 {
 	struct evk_side *side = &connection->client_side;
 	if (!head->ack || head->syn)
 		return;
-	if (!(connection->flags & ESTABLISHED)) {
+	if (!is_middle && !(connection->flags & ESTABLISHED)) {
 		/* `acked` is behind the SYN, and `next` behind its data. */
 		if (head->sequence - side->acked > side->next - side->acked)
 			return;
 		side->acked = head->answered;
-		if (!(__sync_fetch_and_or(&connection->flags, ESTABLISHED | CONFIRMED) & ESTABLISHED)) {
+		__u32 before = __sync_fetch_and_or(&connection->flags, ESTABLISHED | CONFIRMED);
+		if (!(before & ESTABLISHED)) {
 			__u32 seat = connection->seat;
 			struct evk_counts *counts = bpf_map_lookup_elem(&evk_counts, &seat);
 			bpf_map_delete_elem(&evk_syns, client);
@@ -1666,7 +1722,7 @@ static __always_inline void follow_direct(const struct headers *head, const stru
 				__sync_fetch_and_add(&counts->handshakes, 1);
 				__sync_fetch_and_add(&counts->handshake_ns, now - connection->began_ns);
 			}
-			give_back_to_source(client);
+			count_confirmation(client, connection, before, now);
 			tell(EVENT_CONFIRM, 0, client, connection, now);
 		}
 	}
@@ -1680,7 +1736,7 @@ static __always_inline void follow_direct(const struct headers *head, const stru
 	side->acked = head->answered;
 	side->next = end;
 	__sync_fetch_and_add(&connection->bytes_out, acknowledged);
-	if (head->fin && behind <= head->payload + OVERTAKEN)
+	if (!is_middle && head->fin && behind <= head->payload + OVERTAKEN)
 		end_connection(client, connection, END_CLOSED, now);
 }
 
@@ -1760,16 +1816,18 @@ static __always_inline int to_member(struct __sk_buff *skb, const struct headers
 	} else if (kind == FIRST) {
 		/* A SYN that comes again. */
 	} else if (is_direct) {
-		follow_direct(head, client, connection, now);
+		follow_direct(head, client, connection, 0, now);
 	} else if (connection->flags & ESTABLISHED) {
 		__u32 before = side->next;
 		int is_new = follow(head, side, other);
 		if (head->payload && side->next != before)
 			note_question(connection, head->psh, head->answered == other->next, now);
 		/* With the number that the member has chosen, exactly. */
-		if (is_new && !(connection->flags & CONFIRMED) && head->answered == side->acked &&
-		    !(__sync_fetch_and_or(&connection->flags, CONFIRMED) & CONFIRMED))
-			give_back_to_source(client);
+		if (is_new && !(connection->flags & CONFIRMED) && head->answered == side->acked) {
+			__u32 before = __sync_fetch_and_or(&connection->flags, CONFIRMED);
+			if (!(before & CONFIRMED))
+				count_confirmation(client, connection, before, now);
+		}
 		if (head->fin && is_new &&
 		    __sync_fetch_and_or(&connection->flags, CLIENT_FIN) & MEMBER_FIN)
 			end_connection(client, connection, END_CLOSED, now);

@@ -20,6 +20,7 @@ struct evk_fragments_key {
 struct evk_fragments {
 	__u64 ns;
 	struct evk_ip from, to; /* addresses that the fragments get */
+	struct evk_ip hop;	/* address to which they are sent */
 	__u32 outcome;		/* of `enum evk_outcome` */
 	__u32 id;		/* identification that the fragments get */
 };
@@ -177,6 +178,7 @@ static __always_inline void note_first_fragment(struct __sk_buff *skb, int is6, 
 	value->ns = now;
 	value->from = udp->from.ip;
 	value->to = udp->to.ip;
+	value->hop = udp->hop;
 	value->outcome = is_of_client ? FORWARDED_TO_MEMBER : FORWARDED_TO_CLIENT;
 	value->id = draft->key.id;
 	/* Behind an address of the balancer are many senders, whose identifications may be the same. */
@@ -203,8 +205,9 @@ static __always_inline int follow_first_fragment(struct __sk_buff *skb, const st
 	__builtin_memset(&udp->to, 0, sizeof(udp->to));
 	udp->from.ip = known->from;
 	udp->to.ip = known->to;
+	udp->hop = known->hop;
 	struct bpf_fib_lookup fib;
-	if (find_way_for(skb, &fib, IPPROTO_UDP, &udp->from.ip, &udp->to.ip, head->tos) != FOUND)
+	if (find_way_for(skb, &fib, IPPROTO_UDP, &udp->from.ip, &udp->hop, head->tos) != FOUND)
 		return drop();
 	change_fragment_id(skb, head->is_ipv6, draft->key.id, id);
 	return send_datagram(skb, &fib, outcome);

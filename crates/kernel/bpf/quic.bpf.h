@@ -2,6 +2,7 @@
 /* Connection ids of QUIC (RFC 8999): a part of udp.bpf.h.
  *
  * A member chooses ids, and tells them in the long headers of its datagrams: the program enters the ids with the session.
+ * Of members that answer clients themselves, the program sees the ids in the long headers of clients.
  * A datagram of a client with an unknown address begins a session at the member of its id. An id belongs to a session,
  * and to nobody after the session's end. Other sessions of the same member that have used the id get it then
  * (`evk_quic_sweep`): those of a client whose address has changed. Nobody takes the id of a session that is open.
@@ -12,6 +13,13 @@
 
 /* Ids that a session may enter. */
 #define QUIC_IDS 8
+
+/* Ids that a session may enter which only its client has told: one of a Retry packet, and one of the handshake. Clients may
+ * forge more. */
+#define QUIC_TOLD_IDS 2
+
+/* Length of an id that a client has told, at least: nobody guesses the ids of others. */
+#define QUIC_MIN_TOLD_ID 8
 
 /* Lowest bit of the number of ids that a session has entered, in its flags. */
 #define QUIC_IDS_AT 24
@@ -236,24 +244,10 @@ static __always_inline int find_by_id(struct __sk_buff *skb, const struct header
 	return evk_quic_find(skb, find_payload(head, draft), head->payload, listener->group);
 }
 
-/* True if the connection of a client's datagram is at another member: the client has an address that another one had. */
-static __always_inline int is_foreign(struct __sk_buff *skb, const struct headers *head, struct evk_udp_session *session,
-				      struct evk_udp_draft *draft, const struct evk_udp_listener *listener)
-{
-	__u32 prefix = read_quic_prefix(skb, head, draft);
-	if (!prefix || prefix == session->checked)
-		return 0;
-	session->checked = prefix;
-	int seat = find_by_id(skb, head, draft, listener);
-	if (seat < 0 || seat != session->seat)
-		return seat >= 0;
-	note_quic_id(session, &draft->id);
-	return 0;
-}
-
-/* Enters the id that the draft's member has chosen for the draft's session, if the datagram says one. Of several
- * datagrams that the system has put together only the first one is read. Returns 1 if the id is in the table. */
-__attribute__((noinline)) int evk_quic_learn(struct __sk_buff *skb, __u32 at, __u32 payload)
+/* Enters the id that the draft's member has chosen for the draft's session, if the datagram says one. A datagram of the
+ * member has the id as the sender's, and one of the client as the receiver's. Of several datagrams that the system has put
+ * together only the first one is read. Returns 1 if the id is in the table. */
+__attribute__((noinline)) int evk_quic_learn(struct __sk_buff *skb, __u32 at, __u32 payload, __u32 is_of_client)
 {
 	struct evk_udp_draft *draft = find_udp_draft();
 	__u8 head[QUIC_HEAD];
@@ -263,10 +257,10 @@ __attribute__((noinline)) int evk_quic_learn(struct __sk_buff *skb, __u32 at, __
 	if (!(head[1] | head[2] | head[3] | head[4]))
 		return 0;
 	/* A length, the receiver's id, a length, the sender's id. */
-	__u32 length_at = 6 + head[5];
+	__u32 length_at = is_of_client ? 5 : 6 + head[5];
 	__u8 length;
 	if (payload <= length_at || bpf_skb_load_bytes(skb, at + length_at, &length, sizeof(length)) ||
-	    payload - length_at <= length)
+	    payload - length_at <= length || (is_of_client && length < QUIC_MIN_TOLD_ID))
 		return 0;
 	struct evk_udp_session *session = bpf_map_lookup_elem(&evk_udp_sessions, &draft->pair);
 	if (!session || session->flags & (CLOSED | LEAVES))
@@ -283,7 +277,7 @@ __attribute__((noinline)) int evk_quic_learn(struct __sk_buff *skb, __u32 at, __
 			note_quic_id(session, &draft->id);
 		return 0;
 	}
-	if (session->flags >> QUIC_IDS_AT >= QUIC_IDS)
+	if (session->flags >> QUIC_IDS_AT >= (is_of_client ? QUIC_TOLD_IDS : QUIC_IDS))
 		return 0;
 	draft->who = session->of;
 	int shared = evk_quic_shared_seat();
@@ -296,6 +290,24 @@ __attribute__((noinline)) int evk_quic_learn(struct __sk_buff *skb, __u32 at, __
 	__sync_fetch_and_add(&session->flags, 1 << QUIC_IDS_AT);
 	note_quic_id(session, &draft->id);
 	return 1;
+}
+
+/* True if the connection of a client's datagram is at another member: the client has an address that another one had. */
+static __always_inline int is_foreign(struct __sk_buff *skb, const struct headers *head, struct evk_udp_session *session,
+				      struct evk_udp_draft *draft, const struct evk_udp_listener *listener)
+{
+	__u32 prefix = read_quic_prefix(skb, head, draft);
+	if (!prefix || prefix == session->checked)
+		return 0;
+	session->checked = prefix;
+	int seat = find_by_id(skb, head, draft, listener);
+	/* The member's answer has told the client an id. The first datagram has an id that the client has chosen. */
+	if (seat < 0 && session->flags & UDP_DIRECT)
+		evk_quic_learn(skb, find_payload(head, draft), head->payload, 1);
+	if (seat < 0 || seat != session->seat)
+		return seat >= 0;
+	note_quic_id(session, &draft->id);
+	return 0;
 }
 
 /* Gives the id of a session to the session, if the id belongs to nobody. */

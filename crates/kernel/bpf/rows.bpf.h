@@ -100,8 +100,9 @@ __attribute__((noinline)) int evk_choose_of_row(__u32 number, __u32 hash)
 	if (!group || !best)
 		return -2;
 	__u32 form = group->form, growth = group->growth, asked = ask_seats(best, group->form);
-	if (form != FORM_SCORE && form != FORM_TURNS)
+	if (form != FORM_SCORE && form != FORM_TURNS && form != FORM_PREQUAL)
 		return -2;
+	__u64 mark = find_mark(group, 0);
 	struct evk_row *row = find_row(number, hash, best->is_ipv6);
 	if (!row)
 		return -1;
@@ -112,7 +113,7 @@ __attribute__((noinline)) int evk_choose_of_row(__u32 number, __u32 hash)
 		__u32 seat = row->seats[i];
 		if (seat >= MAX_SEATS || found >= ROW_CHOICES)
 			continue;
-		__u64 score = evk_score(seat, asked, growth, 0);
+		__u64 score = evk_score(seat, asked, growth, mark);
 		best->seats[i] = seat;
 		best->scores[i] = score;
 		best->count = i + 1;

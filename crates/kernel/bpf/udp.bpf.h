@@ -7,7 +7,7 @@
  * have a single datagram (datagrams.bpf.h).
  * Datagrams of clients in evk_udp_kept pass to the rule's socket: the process has their sessions. Connection ids of QUIC lead
  * clients whose address has changed to their members (quic.bpf.h). Fragments of a datagram follow the first one
- * (fragments.bpf.h).
+ * (fragments.bpf.h). Members that answer clients themselves get datagrams unchanged (udp_direct.bpf.h).
  * src/forward/udp.rs has the same structures. */
 
 #include <linux/udp.h>
@@ -20,6 +20,7 @@ enum evk_udp_flag {
 	NOTES_ID = 512, /* a CPU writes the session's id */
 	SINGLE = 1024,	/* the session of a single datagram */
 	TAKEN = 2048,	/* SINGLE: the session has ended, and is removed or replaced */
+	UDP_DIRECT = 4096, /* the member has the listener's address, and its answers do not pass here */
 };
 
 /* Lengths of connection ids that tell connections apart: shorter ids are the same by chance, and version 1 of QUIC has no
@@ -49,7 +50,9 @@ struct evk_quic_owner {
 
 struct evk_udp_listener {
 	__u32 group;
-	__u32 retries;	  /* 0: a member that has failed may be chosen again at once */
+	__u16 retries;	  /* 0: a member that has failed may be chosen again at once */
+	__u8 is_limited;  /* not 0: evk_limits has limits of the address */
+	__u8 is_direct;	  /* not 0: members answer clients without the balancer */
 	__u16 first_port; /* full NAT: ports towards members */
 	__u16 ports;	  /* number of these ports; 0: half NAT */
 	__u32 idle;	  /* time without a datagram after which a session is over, as `coarse` has it */
@@ -142,6 +145,7 @@ struct evk_udp_draft {
 	struct evk_nat_pair pair;  /* key of the session */
 	struct evk_udp_session session;
 	struct evk_address from, to; /* addresses that the datagram gets */
+	struct evk_ip hop; /* address to which the datagram is sent: with direct answers the member's, and not that of `to` */
 	struct evk_quic_id id;
 	struct evk_quic_owner owner;
 	struct evk_quic_place place;
@@ -179,7 +183,7 @@ static __always_inline void tell_udp(__u16 kind, __u8 end, const struct evk_addr
 	event->seat = session->seat;
 	event->kind = kind;
 	event->end = end;
-	event->is_udp = 1;
+	event->is_udp = session->flags & UDP_DIRECT ? UDP_UNSEEN : UDP_SEEN;
 	event->began_ns = session->began_ns;
 	event->ns = now;
 	event->bytes_in = session->bytes_in;
@@ -194,6 +198,9 @@ static __always_inline int is_longer(__u64 now, __u32 from, __u32 limit)
 	__s32 silence = coarse(now) - from;
 	return silence > 0 && (__u32)silence > limit;
 }
+
+/* Answer of `evk_udp_end` if limits count the session. */
+#define ENDED_LIMITED 2
 
 /* Ends a session once: 0 if it has ended before. The entry stays. A function of its own, which the verifier checks
  * once. */
@@ -229,7 +236,17 @@ __attribute__((noinline)) int evk_udp_end(const struct evk_nat_pair *which, __u3
 	if ((session->flags & (SINGLE | ANSWERED)) == (SINGLE | ANSWERED))
 		give_back_to_source(&session->of.client);
 	tell_udp(EVENT_END, end, &pair.member, session, now);
-	return 1;
+	return session->flags & LIMITED ? ENDED_LIMITED : 1;
+}
+
+/* Ends a session likewise, and the count of limits: a function of a function would be beyond the limit of the stack. */
+static __always_inline int end_session(const struct evk_nat_pair *pair, __u32 end, __u64 now)
+{
+	int ended = evk_udp_end(pair, end, now);
+	struct evk_udp_session *session = ended == ENDED_LIMITED ? bpf_map_lookup_elem(&evk_udp_sessions, pair) : 0;
+	if (session)
+		evk_limit_session(&session->of.client, &session->of.listener, LIMIT_END, session->began_ns);
+	return ended;
 }
 
 #include "datagrams.bpf.h"
@@ -353,7 +370,7 @@ static __always_inline int enter_session(struct evk_udp_draft *draft, __u64 now)
 	/* A session with another address of the balancer: the member could not tell the two apart. */
 	if (!other || !is_same_address(&other->of.listener, &draft->who.listener))
 		return PASSED_TABLE;
-	evk_udp_end(&draft->pair, END_CLOSED, now);
+	end_session(&draft->pair, END_CLOSED, now);
 	return bpf_map_update_elem(&evk_udp_sessions, &draft->pair, &draft->session, BPF_ANY) ? PASSED_TABLE : 0;
 }
 
@@ -377,6 +394,13 @@ static __always_inline int choose_for_session(struct evk_udp_draft *draft, __u32
 	return chosen;
 }
 
+/* Counts a step of the draft's session, if sessions of the listener are limited. */
+static __always_inline void count_limited(struct evk_udp_draft *draft, __u32 step)
+{
+	if (draft->session.flags & LIMITED)
+		evk_limit_session(&draft->who.client, &draft->who.listener, step, draft->session.began_ns);
+}
+
 /* Counts a session that has begun. `used` as in `use_source`. */
 static __always_inline void count_session(struct evk_udp_draft *draft, __u64 *used, __u64 now)
 {
@@ -391,6 +415,7 @@ static __always_inline void count_session(struct evk_udp_draft *draft, __u64 *us
 		__sync_fetch_and_add(&all->open, 1);
 		__sync_fetch_and_add(&all->begun, 1);
 	}
+	count_limited(draft, LIMIT_BEGIN);
 	tell_udp(EVENT_BEGIN, 0, &draft->pair.member, &draft->session, now);
 	use_source(&draft->who.client, used, now);
 }
@@ -403,6 +428,7 @@ static __always_inline int must_leave(__u32 seat)
 }
 
 #include "quic.bpf.h"
+#include "udp_direct.bpf.h"
 
 /* Begins a session of the draft's client with a datagram. */
 static __always_inline int begin_session(struct __sk_buff *skb, const struct headers *head,
@@ -413,6 +439,8 @@ static __always_inline int begin_session(struct __sk_buff *skb, const struct hea
 	/* A message takes no place in the tables. */
 	if (!has_messages(listener) && is_over_rate(&draft->who.client, &used, now))
 		return keep(draft, PASSED_RATE, now);
+	if (listener->is_limited && !evk_limit_session(&draft->who.client, &draft->who.listener, LIMIT_ADMIT, now))
+		return keep(draft, PASSED_LIMIT, now);
 	int by_id = find_by_id(skb, head, draft, listener);
 	int chosen = by_id >= 0 ? by_id : choose_for_session(draft, listener->group, failed);
 	if (chosen < 0)
@@ -440,6 +468,10 @@ static __always_inline int begin_session(struct __sk_buff *skb, const struct hea
 		session->flags = SINGLE;
 		session->checked = listener->answer;
 	}
+	if (listener->is_limited)
+		session->flags |= LIMITED;
+	if (listener->is_direct)
+		session->flags |= WITHOUT_ANSWERS;
 	draft->pair.member = terms->address;
 	draft->pair.source = draft->who.client;
 	if (listener->ports) {
@@ -453,8 +485,12 @@ static __always_inline int begin_session(struct __sk_buff *skb, const struct hea
 				    head->tos);
 	if (way != FOUND)
 		return keep(draft, way == TOO_LARGE ? PASSED_TOO_LARGE : PASSED_ROUTE, now);
+	if (listener->is_direct && !is_neighbour(&fib, &draft->pair.member.ip))
+		return keep(draft, PASSED_REMOTE, now);
 	if (has_messages(listener)) {
 		evk_udp_count_message(now);
+		count_limited(draft, LIMIT_BEGIN);
+		count_limited(draft, LIMIT_END);
 	} else {
 		int outcome = listener->ports ? evk_udp_take_port(listener->first_port, listener->ports) :
 						enter_session(draft, now);
@@ -471,8 +507,7 @@ static __always_inline int begin_session(struct __sk_buff *skb, const struct hea
 		count(BY_ID);
 	else
 		evk_tell_decision(listener->group, seat, now);
-	draft->from = draft->pair.source;
-	draft->to = draft->pair.member;
+	aim_at_pair(draft, session->flags);
 	return send_datagram(skb, &fib, FORWARDED_TO_MEMBER);
 }
 
@@ -504,8 +539,7 @@ static __always_inline int continue_session(struct __sk_buff *skb, const struct 
 	if (session->flags & ANSWERED && !(session->flags & CONFIRMED) &&
 	    !(__sync_fetch_and_or(&session->flags, CONFIRMED) & CONFIRMED))
 		give_back_to_source(&draft->who.client);
-	draft->from = draft->pair.source;
-	draft->to = draft->pair.member;
+	aim_at_pair(draft, session->flags);
 	return send_datagram(skb, &fib, FORWARDED_TO_MEMBER);
 }
 
@@ -522,6 +556,8 @@ static __attribute__((noinline)) void adopt_session(const struct evk_address *me
 	struct evk_udp_counts *all = bpf_map_lookup_elem(&evk_udp_counts, &session->of.listener);
 	if (all)
 		__sync_fetch_and_add(&all->open, 1);
+	if (evk_limit_session(&session->of.client, &session->of.listener, LIMIT_ADD, session->began_ns))
+		__sync_fetch_and_or(&session->flags, LIMITED);
 	tell_udp(EVENT_ADOPT, 0, member, session, now);
 }
 
@@ -556,7 +592,7 @@ static __always_inline int serve_client(struct __sk_buff *skb, const struct head
 		if (is_over) {
 			if (session->flags & FAILED && listener->retries)
 				failed = session->seat;
-			evk_udp_end(&draft->pair, end, now);
+			end_session(&draft->pair, end, now);
 			bpf_map_delete_elem(&evk_udp_sessions, &draft->pair);
 		} else {
 			/* Answers under way still come. */
@@ -572,12 +608,13 @@ static __always_inline int serve_member(struct __sk_buff *skb, const struct head
 					struct evk_udp_draft *draft, struct evk_udp_session *session, __u64 now)
 {
 	if (session->flags & QUIC)
-		evk_quic_learn(skb, find_payload(head, draft), head->payload);
+		evk_quic_learn(skb, find_payload(head, draft), head->payload, 0);
 	if (session->flags & SINGLE && is_late(draft, session, now))
 		return drop_late(draft);
 	struct bpf_fib_lookup fib;
 	draft->from = session->of.listener;
 	draft->to = session->of.client;
+	draft->hop = draft->to.ip;
 	enum way way = find_way_for(skb, &fib, IPPROTO_UDP, &draft->from.ip, &draft->to.ip, head->tos);
 	/* The system tells the member, and does not send the packet on. */
 	if (way == TOO_LARGE && head->keeps_whole)
@@ -600,7 +637,7 @@ static __always_inline int serve_member(struct __sk_buff *skb, const struct head
 		}
 		tell_udp(EVENT_ANSWER, 0, &draft->pair.member, session, now);
 		if (session->flags & SINGLE)
-			evk_udp_end(&draft->pair, END_CLOSED, now);
+			end_session(&draft->pair, END_CLOSED, now);
 	} else if (session->flags & SINGLE) {
 		/* Another CPU has the first answer. */
 		return drop_late(draft);
@@ -667,7 +704,10 @@ static __always_inline int forward_datagram(struct __sk_buff *skb, const struct 
 	draft->pair.member = head->from;
 	draft->pair.source = head->to;
 	struct evk_udp_session *session = bpf_map_lookup_elem(&evk_udp_sessions, &draft->pair);
-	return session ? serve_member(skb, head, draft, session, now) : TC_ACT_UNSPEC;
+	/* With direct answers, what comes from the member's own address is no answer. */
+	if (session && !(session->flags & UDP_DIRECT))
+		return serve_member(skb, head, draft, session, now);
+	return relay_answer(skb, head, draft);
 }
 
 /* Forwards a packet of UDP. */
@@ -736,7 +776,7 @@ __attribute__((noinline)) int evk_forward_udp_error(struct __sk_buff *skb)
 			/* Nothing ends a copy but its balancer. */
 			if (!(session->flags & COPIED))
 				__sync_fetch_and_or(&session->flags, FAILED);
-			evk_udp_end(&draft->pair, END_UNREACHABLE, bpf_ktime_get_ns());
+			end_session(&draft->pair, END_UNREACHABLE, bpf_ktime_get_ns());
 		}
 	} else {
 		draft->who.client = to;
@@ -751,6 +791,11 @@ __attribute__((noinline)) int evk_forward_udp_error(struct __sk_buff *skb)
 	struct bpf_fib_lookup fib;
 	if (find_way_for(skb, &fib, IPPROTO_UDP, &head.from.ip, &receiver.ip, head.tos) != FOUND)
 		return TC_ACT_UNSPEC;
+	/* With direct answers both sides have the addresses of the datagram. */
+	if (!of_client && find_direct_session(draft)) {
+		next = draft->who.listener;
+		receiver = next;
+	}
 	/* Both addresses: with half NAT, the client's one stays as it is. */
 	struct evk_address *other = of_client ? &receiver : &draft->pair.source;
 	if (of_client ? change_quoted(skb, 0, &to, &next) || change_quoted(skb, 1, &from, other) :
@@ -795,7 +840,7 @@ int evk_udp_remove(struct evk_udp_removal *removal)
 		return 0;
 	if (session->flags & SINGLE)
 		return end_or_remove(&pair, session, removal->end, bpf_ktime_get_ns());
-	evk_udp_end(&pair, removal->end, bpf_ktime_get_ns());
+	end_session(&pair, removal->end, bpf_ktime_get_ns());
 	forget_session(&pair);
 	return 1;
 }
@@ -826,7 +871,7 @@ static __attribute__((noinline)) int leave_other(const struct evk_nat_pair *pair
 	struct evk_udp_session *old = bpf_map_lookup_elem(&evk_udp_sessions, &other);
 	if (old && !(old->flags & (COPIED | CLOSED)) && !has_session_moved(old, next, now))
 		return -1;
-	evk_udp_end(&other, END_CLOSED, now);
+	end_session(&other, END_CLOSED, now);
 	bpf_map_delete_elem(&evk_udp_sessions, &other);
 	return 0;
 }
@@ -843,9 +888,9 @@ int evk_udp_copy(struct evk_udp_order *order)
 	if (bpf_map_lookup_elem(&evk_udp_kept, &next.of))
 		return COPY_OWN;
 	struct evk_udp_session *old = bpf_map_lookup_elem(&evk_udp_sessions, &pair);
-	if (old && (!is_same_address(&old->of.client, &next.of.client) ||
+	if (old && (!is_same_address(&old->of.client, &next.of.client) || (old->flags ^ next.flags) & UDP_DIRECT ||
 		    !is_same_address(&old->of.listener, &next.of.listener))) {
-		/* The port towards the member, or with half NAT another address of this balancer. */
+		/* The port towards the member, or with half NAT another address of this balancer, or another return path. */
 		if (!(old->flags & COPIED))
 			return COPY_PORT;
 		forget_session(&pair);
@@ -858,7 +903,7 @@ int evk_udp_copy(struct evk_udp_order *order)
 	if ((yields && !has_session_moved(old, &next, now)) || leave_other(&pair, &next, now))
 		return COPY_OWN;
 	if (yields) {
-		evk_udp_end(&pair, END_CLOSED, now);
+		end_session(&pair, END_CLOSED, now);
 		/* No longer counted: a copy from now on. */
 		old->bytes_in = 0;
 		old->bytes_out = 0;

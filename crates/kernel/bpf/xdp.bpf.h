@@ -174,7 +174,7 @@ static __attribute__((noinline)) int forward_xdp(struct xdp_md *xdp, int is6)
 			__sync_fetch_and_add(&connection->bytes_in, head.payload);
 		__u32 before = connection->client_side.next;
 		if (is_direct)
-			follow_direct(&head, client, connection, bpf_ktime_get_ns());
+			follow_direct(&head, client, connection, 1, 0);
 		else
 			follow(&head, &connection->client_side, &connection->member_side);
 		if (!is_direct && head.payload && connection->client_side.next != before)

@@ -106,7 +106,7 @@ impl Server {
 }
 
 impl Data {
-    fn read(&self) -> Result<Option<Vec<u8>>, String> {
+    pub(crate) fn read(&self) -> Result<Option<Vec<u8>>, String> {
         match self {
             Data::None => Ok(None),
             Data::Inline(bytes) => Ok(Some(bytes.clone())),

@@ -42,10 +42,16 @@ pub struct Copy<'a> {
     pub at: i64,
     /// Address of the API server.
     pub server: Cow<'a, str>,
+    /// Checksum of the authorities of the API server's certificate; `None` if the system's authorities were trusted.
+    #[serde(default)]
+    pub authorities: Option<Cow<'a, str>>,
     /// Zone of the balancer's node, if the zone was found.
     pub zone: Option<Cow<'a, str>>,
     /// Members by the names of their lists.
     pub members: BTreeMap<Cow<'a, str>, Cow<'a, [FoundMember]>>,
+    /// Times of lists whose members came from an earlier copy.
+    #[serde(default)]
+    pub earlier: BTreeMap<Cow<'a, str>, i64>,
     /// Gateways, as the controller had them served; `None` without a controller.
     pub gateways: Option<GatewaysCopy<'a>>,
 }
@@ -53,6 +59,9 @@ pub struct Copy<'a> {
 /// Rules and groups of the controller of the Gateway API.
 #[derive(Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct GatewaysCopy<'a> {
+    /// Time of the earlier copy from which the text came; `None` if the API server had told of it.
+    #[serde(default)]
+    pub earlier: Option<i64>,
     /// Settings of the controller on which the text depends.
     pub settings: Cow<'a, str>,
     /// Text of the configuration.
@@ -96,8 +105,8 @@ pub enum CopyError {
 }
 
 /// Returns the checksum of a text.
-fn checksum_of(text: &str) -> String {
-    let digest = Sha256::digest(text.as_bytes());
+pub(crate) fn checksum_of(text: &[u8]) -> String {
+    let digest = Sha256::digest(text);
     digest.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
@@ -109,6 +118,7 @@ impl<'a> GatewaysCopy<'a> {
         let files =
             files.map(|(path, content)| (path.display().to_string(), STANDARD.encode(content)));
         GatewaysCopy {
+            earlier: None,
             settings: Cow::Borrowed(settings),
             text,
             files: files.collect(),
@@ -129,6 +139,17 @@ impl<'a> GatewaysCopy<'a> {
 }
 
 impl Copy<'_> {
+    /// Returns the time at which the API server told of the members of a list.
+    pub(crate) fn time_of_list(&self, list: &str) -> i64 {
+        self.earlier.get(list).copied().unwrap_or(self.at)
+    }
+
+    /// Returns the time at which the API server told of the gateways.
+    pub(crate) fn time_of_gateways(&self) -> i64 {
+        let earlier = self.gateways.as_ref().and_then(|of| of.earlier);
+        earlier.unwrap_or(self.at)
+    }
+
     /// Reads the copy in a file; `None` if there is no file.
     ///
     /// # Errors
@@ -164,7 +185,7 @@ impl Copy<'_> {
         let lines = text.strip_suffix('\n').ok_or(CopyError::Damaged)?;
         let (content, last) = lines.rsplit_once('\n').ok_or(CopyError::Damaged)?;
         let checksum = last.strip_prefix(CHECKSUM).ok_or(CopyError::Damaged)?;
-        if checksum != checksum_of(content) {
+        if checksum != checksum_of(content.as_bytes()) {
             return Err(CopyError::Damaged);
         }
         let (_, json) = content.split_once('\n').ok_or(CopyError::Damaged)?;
@@ -179,7 +200,7 @@ impl Copy<'_> {
     pub fn write_text(&self) -> io::Result<String> {
         let json = serde_json::to_string(self)?;
         let mut text = format!("{HEAD}{FORMAT}\n{json}");
-        let checksum = checksum_of(&text);
+        let checksum = checksum_of(text.as_bytes());
         text.extend(["\n", CHECKSUM, &checksum, "\n"]);
         match text.len() <= MAX_COPY {
             true => Ok(text),
@@ -229,8 +250,10 @@ mod tests {
         Copy {
             at: 7,
             server: "10.96.0.1:443".into(),
+            authorities: Some("c0ffee".into()),
             zone: Some("a".into()),
             members: BTreeMap::from([("shop/web:80".into(), vec![member].into())]),
+            earlier: BTreeMap::from([("shop/web:80".into(), 5)]),
             gateways: Some(GatewaysCopy::new(
                 "s",
                 "# text\n".to_owned(),
@@ -299,7 +322,7 @@ mod tests {
             assert_eq!(Copy::parse(foreign), Err(CopyError::NoCopy), "{foreign}");
         }
         let other = format!("{HEAD}{FORMAT}\n{{\"at\":\"x\"}}");
-        let other = format!("{other}\n{CHECKSUM}{}\n", checksum_of(&other));
+        let other = format!("{other}\n{CHECKSUM}{}\n", checksum_of(other.as_bytes()));
         assert!(matches!(Copy::parse(&other), Err(CopyError::Content(_))));
     }
 

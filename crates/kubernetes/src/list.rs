@@ -5,7 +5,7 @@ use std::fmt;
 use std::time::Duration;
 
 use serde::de::{Error as _, SeqAccess, Visitor};
-use serde::{Deserialize, Deserializer};
+use serde::{Deserialize, Deserializer, Serialize};
 
 /// Longest name of an object, of a port or a zone, and longest version, in bytes.
 pub(crate) const MAX_NAME: usize = 253;
@@ -275,10 +275,12 @@ struct RawEvent<R> {
 }
 
 /// Metadata of an object or a list.
-#[derive(Default, Deserialize)]
+#[derive(Default, Deserialize, Serialize)]
 #[serde(default, rename_all = "camelCase")]
 pub(crate) struct RawMetadata {
     name: Option<String>,
+    /// Namespace of an object; `None` where the path of the question has it.
+    pub(crate) namespace: Option<String>,
     resource_version: Option<String>,
     r#continue: Option<String>,
 }
@@ -295,6 +297,7 @@ impl RawMetadata {
     pub(crate) fn new(name: Option<String>, resource_version: Option<String>) -> Self {
         RawMetadata {
             name,
+            namespace: None,
             resource_version,
             r#continue: None,
         }

@@ -2,7 +2,6 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::Duration;
 
 use evenkeel_config::{Kubernetes, Node, is_name};
 use evenkeel_manager::Manager;
@@ -12,7 +11,7 @@ use evenkeel_manager::subsystem::{Commit, PrepareErrors, Subsystem};
 use parking_lot::Mutex;
 use serde::Deserialize;
 use tokio::sync::Notify;
-use tokio::time::{sleep, timeout};
+use tokio::time::sleep;
 use tracing::{info, warn};
 
 use crate::api::{Api, status_of};
@@ -22,9 +21,6 @@ use crate::list::Fault;
 use crate::pod::ZONE;
 use crate::subsystem::{find_api, is_used};
 use crate::watcher::{Pace, refusal_of};
-
-/// Time for which a start waits for the zone.
-const START: Duration = Duration::from_secs(5);
 
 /// Finder of the zone. A node stays in its zone, so the API server is asked until it has answered once. Clones are the same.
 #[derive(Clone, Debug)]
@@ -178,8 +174,9 @@ impl Service for NodeZone {
         Box::pin(async move {
             if let Some(question) = question {
                 // If there is no answer, `run` asks again, and tells why.
-                let found = timeout(START, this.find_zone(&question, &manager)).await;
-                if !matches!(found, Ok(Ok(()))) && manager.found_zone().is_none() {
+                let asked = this.find_zone(&question, &manager);
+                let found = this.copy.wait_for_answer(asked).await;
+                if !matches!(found, Some(Ok(()))) && manager.found_zone().is_none() {
                     this.use_copy(&manager).await;
                 }
             }

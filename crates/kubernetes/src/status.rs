@@ -5,7 +5,7 @@ use evenkeel_tls::certificate::unix_now;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::gateway::conditions::format_time;
+use crate::last_copy::format_age;
 
 /// Service whose endpoints are members, as the admin API shows it. Counts begin with the process.
 #[derive(Clone, Debug, Default, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
@@ -144,13 +144,15 @@ fn format_table_at(services: &[ServiceStatus], now: i64) -> String {
             let heard = service.last_success.map_or("never".into(), |at| {
                 format!("{} s ago", now.saturating_sub(at).max(0))
             });
-            let state = match (&service.error, &port.error) {
-                (Some(error), _) | (None, Some(error)) => error.escape_debug().to_string(),
-                (None, None) if service.watching => "watching".into(),
-                (None, None) => "connecting".into(),
+            let errors = service.error.iter().chain(&port.error);
+            let errors: Vec<String> = errors.map(|of| of.escape_debug().to_string()).collect();
+            let state = match errors.is_empty() {
+                false => errors.join("; "),
+                true if service.watching => "watching".into(),
+                true => "connecting".into(),
             };
             let state = match port.copy_of {
-                Some(at) => format!("copy of {}: {state}", format_time(at)),
+                Some(at) => format!("copy of {}: {state}", format_age(at, now)),
                 None => state,
             };
             vec![
@@ -188,7 +190,7 @@ mod tests {
             copy_of: None,
         };
         let copied = PortStatus {
-            copy_of: Some(0),
+            copy_of: Some(-86_400),
             ..port("443", Some("no answer"))
         };
         let service = ServiceStatus {
@@ -204,7 +206,7 @@ mod tests {
             "SERVICE        MEMBERS  DRAINING  VERSION     HEARD  STATE\n\
              shop/web:http        3         1       17  10 s ago  watching\n\
              shop/web:80          3         1       17  10 s ago  no port 80\n\
-             shop/web:443         3         1       17  10 s ago  copy of 1970-01-01T00:00:00Z: no answer\n"
+             shop/web:443         3         1       17  10 s ago  copy of 1969-12-31T00:00:00Z (1 day ago): no answer\n"
         );
         assert!(format_table(&[]).starts_with("no group"));
     }

@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
-use std::time::Duration;
 
 use evenkeel_config::{Config, Kubernetes, Node};
 use evenkeel_manager::Manager;
@@ -17,20 +16,16 @@ use evenkeel_net::Tasks;
 use parking_lot::Mutex;
 use tokio::sync::{Notify, Semaphore};
 use tokio::task::JoinSet;
-use tokio::time::timeout;
 
 use crate::access::Access;
 use crate::api::Api;
 use crate::environment::Environment;
-use crate::last_copy::{CopyTarget, LastCopy};
+use crate::last_copy::{CopyTarget, LastCopy, WAIT};
 use crate::plan::{Plan, Plans};
 use crate::scope::{Scope, ScopeKey};
 use crate::scope_task::{FollowedScope, SameScope, ScopeListener};
 use crate::slices::ServiceName;
 use crate::status::{PortStatus, ServiceStatus};
-
-/// Time for which a start or reload waits for the members of new services.
-const START: Duration = Duration::from_secs(5);
 
 /// Scopes that are listed at a time when a configuration has many new ones.
 const AT_ONCE: usize = 16;
@@ -77,9 +72,8 @@ impl State {
         planned: Option<(Kubernetes, Option<Node>)>,
         copy: &LastCopy,
     ) {
-        let target = { planned.as_ref().zip(plans.as_ref()) }.and_then(|((settings, _), plans)| {
-            CopyTarget::of_section(settings, &plans.api.access.server)
-        });
+        let target = { planned.as_ref().zip(plans.as_ref()) }
+            .and_then(|((settings, _), plans)| CopyTarget::of_section(settings, &plans.api.access));
         copy.follow(target);
         self.planned = planned;
         let before = self.plans.take();
@@ -169,8 +163,11 @@ impl State {
     ) -> Vec<PortStatus> {
         let ports = ports.iter().map(|port| {
             let list = name_list(name, port);
-            let members = self.found.get(&list).map_or(&[][..], Vec::as_slice);
+            let known = self.found.get(&list);
+            let members = known.map_or(&[][..], Vec::as_slice);
+            let error = port.error.clone();
             PortStatus {
+                error: error.or_else(|| copy.explain_list(&list, known.is_some())),
                 members: members.len(),
                 draining: members.iter().filter(|member| member.drain).count(),
                 copy_of: copy.time_of_list(&list),
@@ -188,7 +185,7 @@ impl State {
             let members = scope.and_then(|of| plan.choose_members(name, &of.slices.lock()));
             found.extend(members.unwrap_or_else(|| {
                 let error = scope.and_then(|scope| scope.error_of(name));
-                let late = || format!("no answer of the API server within {START:?}");
+                let late = || format!("no answer of the API server within {WAIT:?}");
                 plan.list_errors(&error.unwrap_or_else(late))
             }));
         }
@@ -307,18 +304,19 @@ impl Endpoints {
         let Some(copy) = self.copy.load(&target).await else {
             return;
         };
-        let mut count = 0;
+        let (mut count, mut oldest) = (0, copy.at);
         for (name, members) in found {
             let known = copy.members.get(name.as_str());
             if let Some(known) = known.filter(|_| members.is_err()) {
                 *members = Ok(known.to_vec());
-                self.copy.note_copied_list(name, copy.at);
-                count += 1;
+                let at = copy.time_of_list(name);
+                self.copy.note_copied_list(name, at);
+                (count, oldest) = (count + 1, oldest.min(at));
             }
         }
         if count > 0 {
             let what = format!("the members of {count} ports of services are those");
-            self.copy.log_use(&what, copy.at);
+            self.copy.log_use(&what, oldest);
         }
     }
 
@@ -477,10 +475,12 @@ impl Subsystem for Endpoints {
             plan.ports.retain(|port| names.contains(&port.to_string()));
             !plan.ports.is_empty()
         });
-        let target = CopyTarget::of_section(settings, &api.access.server);
+        let target = CopyTarget::of_section(settings, &api.access);
         let this = self.clone();
         Box::pin(async move {
-            let _ = timeout(START, this.list_members(&mut plans)).await;
+            this.copy
+                .wait_for_answer(this.list_members(&mut plans))
+                .await;
             let mut found = {
                 let state = this.inner.state.lock();
                 let mut found = state.choose_members(&plans);

@@ -220,6 +220,13 @@ impl Target {
         self.send_proxy.is_none() && self.source == Source::Balancer
     }
 
+    /// Returns the name of the header field that binds clients to members, if a field does. Clients take over each value of
+    /// the field, so a value of a member's own would end the binding.
+    pub fn binding_field(&self) -> Option<&str> {
+        let cookie = self.cookie.as_deref()?;
+        cookie.is_header().then(|| cookie.name())
+    }
+
     /// The number of what does the handshakes with its members; 0 without TLS.
     #[inline]
     pub fn tls_id(&self) -> u64 {

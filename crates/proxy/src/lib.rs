@@ -47,6 +47,7 @@ mod quota;
 mod request_id;
 mod service;
 mod session;
+pub mod shared_limits;
 mod sni;
 mod socket;
 mod spare;

@@ -196,13 +196,21 @@ impl Listening {
     /// matter any more, since the listener has stopped, and there is no room.
     async fn wait_for_room(&self, worker: &Rc<Worker>) -> Option<ClientFile> {
         let mut taken = None;
+        // Counts in the kernel, so that the next place is not another client's.
+        let mut waiting = None;
         loop {
             let service = Rc::clone(&self.service.borrow());
             let notified = service.shared.room.notified();
-            tokio::pin!(notified);
+            let of_kernel = service.shared_limits().wait_for_ends();
+            tokio::pin!(notified, of_kernel);
             notified.as_mut().enable();
+            of_kernel.as_mut().enable();
             let mut closed = None;
-            if service.has_room() || self.stopped.get() {
+            let has_room = service.has_room();
+            if !has_room && waiting.is_none() {
+                waiting = service.take_kernel_place(None).ok().flatten();
+            }
+            if has_room || self.stopped.get() {
                 // Asked for again after it was said what is waited for.
                 closed = taken.map(|taken| Box::pin(worker.files.wait_for_close(taken)));
                 match worker.client_file() {
@@ -224,7 +232,8 @@ impl Listening {
                 }
                 match &mut closed {
                     Some(closed) => closed.as_mut().poll(cx),
-                    None => notified.as_mut().poll(cx),
+                    None if notified.as_mut().poll(cx).is_ready() => Poll::Ready(()),
+                    None => of_kernel.as_mut().poll(cx),
                 }
             })
             .await;

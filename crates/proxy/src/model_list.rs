@@ -51,6 +51,8 @@ pub struct ModelList {
     entries: String,
     /// Places of the entries, by the names of the models.
     names: HashMap<Box<str>, Range<usize>>,
+    /// Bytes of the entries that were read for aliases.
+    alias_bytes: usize,
 }
 
 impl ModelList {
@@ -76,10 +78,8 @@ impl ModelList {
             let Ok(Entry { id }) = serde_json::from_str(text) else {
                 continue;
             };
-            let len = self.entries.len().saturating_add(text.len());
             if !text.starts_with('{')
-                || self.names.len() >= MAX_MODELS
-                || len >= MAX_LIST_BYTES
+                || !self.has_room(text.len())
                 || self.names.contains_key(&*id)
                 || !is_wanted(&id)
                 || !is_shallow(text)
@@ -95,15 +95,26 @@ impl ModelList {
     /// the model.
     pub fn add_alias(&mut self, alias: &str, model: &str) {
         let place = self.names.get(model).cloned();
-        let entry = place.and_then(|place| self.entries.get(place));
-        let Some(text) = entry.and_then(|entry| with_id(entry, alias)) else {
+        let Some(entry) = place.and_then(|place| self.entries.get(place)) else {
             return;
         };
-        let len = self.entries.len().saturating_add(text.len());
-        let is_full = self.names.len() >= MAX_MODELS || len >= MAX_LIST_BYTES;
-        if !is_full && !self.names.contains_key(alias) {
+        // An entry of a megabyte may have a thousand aliases, and become short each time.
+        let bytes = self.alias_bytes.saturating_add(entry.len());
+        if self.names.contains_key(alias) || bytes > MAX_LIST_BYTES {
+            return;
+        }
+        self.alias_bytes = bytes;
+        if let Some(text) = with_id(entry, alias)
+            && self.has_room(text.len())
+        {
             self.push_entry(alias, &text);
         }
+    }
+
+    /// True if there is room for another entry of this length.
+    fn has_room(&self, length: usize) -> bool {
+        let length = self.entries.len().saturating_add(length);
+        self.names.len() < MAX_MODELS && length < MAX_LIST_BYTES
     }
 
     /// Returns the entry of `model` as the body of an answer, with `id` as its name.
@@ -270,5 +281,14 @@ mod tests {
             .sum();
         assert_eq!(added, 8);
         assert!(list.into_json().len() <= MAX_LIST_BYTES + 100);
+        // Of two fields with a name, the last one stays: entries for aliases are short, and reading them takes as long.
+        let mut list = ModelList::default();
+        let text = "x".repeat(MAX_ANSWER_BYTES - 100);
+        let twice = format!(r#"{{"data":[{{"id":"a","x":"{text}","x":1}}]}}"#);
+        assert_eq!(list.add_answer(twice.as_bytes(), |_| true), Ok(1));
+        for number in 0..1000 {
+            list.add_alias(&number.to_string(), "a");
+        }
+        assert_eq!(names(list).len(), 1 + 8);
     }
 }

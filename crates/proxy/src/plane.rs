@@ -305,10 +305,9 @@ impl Inner {
             let (name, cells): (_, Vec<Arc<RuleMetrics>>) =
                 self.metrics
                     .rule_cells(&rule.name, rule.protocol, self.workers);
-            let new = || {
-                let errors = self.udp_errors.open_for(rule.protocol);
-                Arc::new(RuleShared::new(self.client_sessions.clone(), errors))
-            };
+            // Also where the rule had another protocol before.
+            let errors = self.udp_errors.open_for(rule.protocol);
+            let new = || Arc::new(RuleShared::new(self.client_sessions.clone(), errors));
             let common = state.shared.remove(rule.name.as_str()).unwrap_or_else(new);
             let mut listens: Vec<Vec<(ListenKey, Vec<Socket>)>> =
                 (0..self.workers).map(|_| Vec::new()).collect();

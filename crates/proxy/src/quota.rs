@@ -282,7 +282,8 @@ impl Quotas {
         limit.map_or(429, |limit| limit.limit.status)
     }
 
-    /// Takes a connection from what its client has.
+    /// Takes a connection from what its client has. `has_rate`: the rate has been looked at already, where connections of the
+    /// kernel count, too.
     ///
     /// # Errors
     ///
@@ -290,6 +291,7 @@ impl Quotas {
     pub(crate) fn take_connection(
         &self,
         client: IpAddr,
+        has_rate: bool,
         now: impl FnOnce() -> Instant,
     ) -> Result<Option<Box<Counted>>, Limit> {
         let limits = &self.limits;
@@ -309,7 +311,7 @@ impl Quotas {
                 CountResult::Full => return Err(Limit::Connections),
             },
         };
-        if let Some((rate, table)) = &self.arrivals {
+        if let Some((rate, table)) = self.arrivals.as_ref().filter(|_| !has_rate) {
             let taken = table.take(key, now(), rate);
             taken.map_err(|_| Limit::NewConnections)?;
         }
@@ -754,7 +756,7 @@ mod tests {
     #[test]
     fn connections_are_counted_while_they_are_open() {
         let quotas = quotas("connections = 2\nnew_connections = \"3/m\"");
-        let enter = |client: &str| quotas.take_connection(client.parse().unwrap(), || NOW);
+        let enter = |client: &str| quotas.take_connection(client.parse().unwrap(), false, || NOW);
         let held = [enter("192.0.2.1").unwrap(), enter("192.0.2.1").unwrap()];
         assert_eq!(enter("192.0.2.1").unwrap_err(), Limit::Connections);
         assert!(enter("192.0.2.2").is_ok());
@@ -764,6 +766,10 @@ mod tests {
             drop(enter("192.0.2.1"));
         }
         assert_eq!(enter("192.0.2.1").unwrap_err(), Limit::NewConnections);
+        // Where connections of the kernel count, the kernel has looked at the rate.
+        let has_rate = quotas.take_connection("192.0.2.1".parse().unwrap(), true, || NOW);
+        assert!(has_rate.is_ok());
+        drop(has_rate);
         assert!(quotas.table_fills(NOW).all(|fill| fill.lifted == 0));
         let open = quotas
             .table_fills(NOW)
@@ -775,7 +781,7 @@ mod tests {
     fn what_was_used_stays_used_where_the_limit_stays() {
         let first = quotas("requests = \"3/m\"\nconnections = 1");
         assert_eq!(passed(&first, "192.0.2.1", ""), 3);
-        let held = first.take_connection("192.0.2.1".parse().unwrap(), || NOW);
+        let held = first.take_connection("192.0.2.1".parse().unwrap(), false, || NOW);
         let again =
             |text: &str| Quotas::next(&rule(text), &Metrics::default(), Some(&first)).unwrap();
         let same = again("requests = \"3/m\"\nconnections = 1");
@@ -784,7 +790,7 @@ mod tests {
         assert_eq!(passed(&next, "192.0.2.1", ""), 0);
         let more = again("requests = \"4/m\"\nconnections = 2");
         assert_eq!(passed(&more, "192.0.2.1", ""), 4);
-        let enter = || more.take_connection("192.0.2.1".parse().unwrap(), || NOW);
+        let enter = || more.take_connection("192.0.2.1".parse().unwrap(), false, || NOW);
         let second = enter();
         assert!(second.is_ok());
         assert_eq!(enter().unwrap_err(), Limit::Connections);

@@ -11,15 +11,17 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use evenkeel_control::budget::RetryBudget;
 use evenkeel_control::queue::Class;
 use evenkeel_core::time::Instant;
-use evenkeel_manager::config::{ClientPriority, Rule};
+use evenkeel_manager::config::{ClientPriority, Protocol, Rule};
 use evenkeel_manager::snapshot::RuleSnapshot;
 use evenkeel_tls::server::Server;
 use tokio::sync::Notify;
 
+use crate::access::Limit;
 use crate::bandwidth::Paces;
 use crate::metrics::RuleMetrics;
 use crate::quota::Quotas;
-use crate::udp::client_sessions::ClientSessions;
+use crate::shared_limits::{KernelPlace, ListenPlace, SharedLimits};
+use crate::udp::client_sessions::{ClientSessions, simplify};
 use crate::udp::connection_ids::ConnectionIds;
 use crate::udp::errors::ErrorSender;
 use crate::watch::ServiceId;
@@ -89,6 +91,19 @@ pub(crate) fn class_of_client(rule: &Rule, client: Option<IpAddr>) -> Class {
     let own = ClientPriority::find(&rule.client_priorities, client);
     // The configuration has none above 7.
     own.unwrap_or(rule.priority) as Class
+}
+
+/// Returns the address by which the kernel finds the limits of a rule, if connections of the kernel count there. All addresses
+/// of a rule have the same limits.
+fn find_kernel_place(rule: &Rule) -> Option<ListenPlace> {
+    if !rule.counts_with_kernel() {
+        return None;
+    }
+    let address = rule.listen.iter().find_map(|at| at.socket())?;
+    Some(ListenPlace {
+        address: simplify(address),
+        is_udp: rule.protocol == Protocol::Udp,
+    })
 }
 
 /// A rule, in one worker.
@@ -169,14 +184,43 @@ impl Service {
 
     /// True if another client connection is allowed.
     pub(crate) fn has_room(&self) -> bool {
-        let most = self.current.borrow().rule.max_connections;
-        self.shared.open.load(Ordering::Relaxed) < most
+        let current = self.current.borrow();
+        let (rule, most) = (&current.rule, current.rule.max_connections);
+        let open = self.shared.open.load(Ordering::Relaxed);
+        let in_kernel = || match find_kernel_place(rule).filter(|_| rule.limits_kernel()) {
+            Some(place) => self.shared_limits().count_confirmed(place),
+            None => 0,
+        };
+        open < most && open.saturating_add(in_kernel()) < most
+    }
+
+    /// Returns the way to the counts of limits in the kernel.
+    pub(crate) fn shared_limits(&self) -> &SharedLimits {
+        self.shared.client_sessions.shared_limits()
+    }
+
+    /// Counts a client connection in the kernel, too, if limits of the rule count connections of the kernel. Without a client
+    /// it counts for `max_connections` only.
+    ///
+    /// # Errors
+    ///
+    /// The limit that the client has reached.
+    pub(crate) fn take_kernel_place(
+        &self,
+        client: Option<IpAddr>,
+    ) -> Result<Option<KernelPlace>, Limit> {
+        match find_kernel_place(&self.current.borrow().rule) {
+            Some(place) => self.shared_limits().take_place(place, client),
+            None => Ok(None),
+        }
     }
 
     /// A client connection has ended.
     pub(crate) fn remove_client(&self) {
-        let most = self.current.borrow().rule.max_connections;
-        if self.shared.open.fetch_sub(1, Ordering::AcqRel) >= most {
+        let current = self.current.borrow();
+        let open = self.shared.open.fetch_sub(1, Ordering::AcqRel);
+        // With connections of the kernel the limit is reached by fewer.
+        if open >= current.rule.max_connections || current.rule.limits_kernel() {
             self.shared.room.notify_waiters();
         }
     }

@@ -7,11 +7,12 @@ use evenkeel_control::pace::Pace;
 use evenkeel_core::address::Address;
 use evenkeel_manager::config::Protocol;
 
-use crate::access::{End, Peer, Record};
+use crate::access::{End, Limit, Peer, Record};
 use crate::bandwidth::{Gate, Paces};
 use crate::files::ClientFile;
 use crate::quota::Counted;
-use crate::service::Service;
+use crate::service::{LocalRule, Service};
+use crate::shared_limits::KernelPlace;
 use crate::watch::Watch;
 use crate::worker::Worker;
 
@@ -61,7 +62,12 @@ struct LimitedConnection {
     paces: Option<Paces>,
     /// Place of the connection among the connections of its client, if those are limited.
     _counted: Option<Box<Counted>>,
+    /// Place among the connections of the kernel and of this process, if those of the kernel count, too.
+    _in_kernel: Option<KernelPlace>,
 }
+
+/// Places of a connection in the counts of limits: in the kernel, and in this process.
+type CountedPlaces = (Option<KernelPlace>, Option<Box<Counted>>);
 
 /// A client connection: whom it belongs to. Counts as open until it is dropped.
 #[derive(Debug)]
@@ -114,18 +120,15 @@ impl Session {
             self.service.metrics.refused_maintenance.add(1);
             return false;
         }
-        let counted = match (&rule.quotas, self.peer.ip()) {
-            (Some(quotas), Some(client)) => quotas.take_connection(client, || self.worker.now()),
-            _ => Ok(None),
-        };
-        match counted {
-            Ok(counted) => {
+        match self.count_client(&rule) {
+            Ok((in_kernel, counted)) => {
                 let bandwidth = rule.rule.limits.connection_bandwidth;
                 let paces = bandwidth.map(|_| Paces::default());
-                if counted.is_some() || paces.is_some() {
+                if counted.is_some() || in_kernel.is_some() || paces.is_some() {
                     let limited = LimitedConnection {
                         paces,
                         _counted: counted,
+                        _in_kernel: in_kernel,
                     };
                     self.limited = Some(Rc::new(limited));
                 }
@@ -138,6 +141,19 @@ impl Session {
                 false
             }
         }
+    }
+
+    /// Counts the connection for the limits of the client: in the kernel, and here.
+    fn count_client(&self, rule: &LocalRule) -> Result<CountedPlaces, Limit> {
+        let client = self.peer.ip();
+        let in_kernel = self.service.take_kernel_place(client)?;
+        let has_rate = in_kernel.as_ref().is_some_and(|place| place.counts_client);
+        let now = || self.worker.now();
+        let counted = match (&rule.quotas, client) {
+            (Some(quotas), Some(client)) => quotas.take_connection(client, has_rate, now)?,
+            _ => None,
+        };
+        Ok((in_kernel, counted))
     }
 
     /// Returns the paces of the connection, which count the bytes that have passed, if its

@@ -417,6 +417,12 @@ impl Watch {
         entry.end <= self.table.swept.get()
     }
 
+    /// True if the time of [`Watch::limit_part`], or that of the whole task, is over.
+    pub(crate) fn is_part_over(&self) -> bool {
+        let entry = &self.table.entries.borrow()[self.index as usize];
+        entry.latest <= self.table.swept.get()
+    }
+
     /// Wakes the task, if it waits.
     pub(crate) fn wake_task(&self) {
         wake_entry(&self.table.entries.borrow()[self.index as usize]);
@@ -520,7 +526,8 @@ mod tests {
             watchers.wake_expired(at(ms));
             // Something has come, as it does all the time.
             watch.arm_and_look(Duration::from_secs(10));
-            (stop(&watch).is_ready(), watch.is_over())
+            assert_eq!(stop(&watch).is_ready(), watch.is_part_over());
+            (watch.is_part_over(), watch.is_over())
         };
         assert_eq!([1100, 1200].map(ends), [(false, false); 2]);
         assert_eq!([1300, 1400].map(ends), [(true, false); 2]);

@@ -70,6 +70,8 @@ pub struct SessionCopy {
     pub member: SocketAddr,
     /// Address of the balancer that the member sees with full NAT; `None` if the member sees the client.
     pub source: Option<SocketAddr>,
+    /// True if the member answers the client without the balancer.
+    pub is_direct: bool,
     /// True if the member has answered.
     pub is_answered: bool,
     /// Time since the first datagram, in milliseconds.
@@ -311,6 +313,11 @@ impl ConnectionEnd {
     }
 }
 
+/// True if flags say direct answers and full NAT: with direct answers members get the client's packets unchanged.
+fn is_contradictory(flags: u8) -> bool {
+    flags & (IS_DIRECT | HAS_SOURCE) == IS_DIRECT | HAS_SOURCE
+}
+
 impl ConnectionCopy {
     fn addresses(&self) -> CopyAddresses {
         CopyAddresses {
@@ -349,8 +356,7 @@ impl ConnectionCopy {
     fn decode(input: &mut Input<'_>) -> Option<Self> {
         let flags = input.read_u8()?;
         let known = IS_V6 | IS_DIRECT | IS_ANSWERED | CLIENT_FIN | MEMBER_FIN | HAS_SOURCE;
-        // With direct answers members get the client's packets unchanged.
-        if flags & !known != 0 || flags & (IS_DIRECT | HAS_SOURCE) == IS_DIRECT | HAS_SOURCE {
+        if flags & !known != 0 || is_contradictory(flags) {
             return None;
         }
         let CopyAddresses {
@@ -402,7 +408,7 @@ impl SessionCopy {
     }
 
     fn encode(&self, out: &mut Vec<u8>) {
-        let flags = bit(self.is_answered, IS_ANSWERED);
+        let flags = bit(self.is_direct, IS_DIRECT) | bit(self.is_answered, IS_ANSWERED);
         if self.addresses().encode(flags, out).is_none() {
             return;
         }
@@ -412,7 +418,8 @@ impl SessionCopy {
 
     fn decode(input: &mut Input<'_>) -> Option<Self> {
         let flags = input.read_u8()?;
-        if flags & !(IS_V6 | IS_ANSWERED | HAS_SOURCE) != 0 {
+        let known = IS_V6 | IS_DIRECT | IS_ANSWERED | HAS_SOURCE;
+        if flags & !known != 0 || is_contradictory(flags) {
             return None;
         }
         let CopyAddresses {
@@ -427,6 +434,7 @@ impl SessionCopy {
             listener,
             member,
             source,
+            is_direct: flags & IS_DIRECT != 0,
             is_answered: flags & IS_ANSWERED != 0,
             age_ms,
             silence_ms,
@@ -478,6 +486,7 @@ mod tests {
             listener: copy().listener,
             member: copy().member,
             source: None,
+            is_direct: true,
             is_answered: true,
             age_ms: 7000,
             silence_ms: 6,
@@ -491,6 +500,7 @@ mod tests {
             listener: copy.listener,
             member: copy.member,
             source: copy.source,
+            is_direct: false,
             ..session()
         }
     }
@@ -603,11 +613,12 @@ mod tests {
     #[test]
     fn impossible_sessions_are_refused() {
         type Change = fn(&mut SessionCopy);
-        let changes: [Change; 4] = [
+        let changes: [Change; 5] = [
             |one| one.client.set_port(0),
             |one| one.member = at("0.0.0.0:80"),
             |one| one.silence_ms = one.age_ms + 1,
-            |one| one.source = Some(at("[2001:db8::2]:80")),
+            |one| (one.is_direct, one.source) = (false, Some(at("[2001:db8::2]:80"))),
+            |one| one.source = Some(at("10.0.1.254:61000")),
         ];
         let write = |sessions| CopyMessage::Sessions { round: 1, sessions }.encode();
         for (number, change) in changes.iter().enumerate() {
@@ -617,7 +628,7 @@ mod tests {
         }
         let mut bytes = write(vec![session()]);
         assert!(CopyMessage::decode(&bytes).is_some());
-        bytes[9] |= IS_DIRECT;
+        bytes[9] |= CLIENT_FIN;
         assert_eq!(CopyMessage::decode(&bytes), None, "a flag of connections");
     }
 

@@ -14,6 +14,7 @@ use serde_json::{Value, json};
 use crate::gateway::{Cluster, GATEWAYS, POLICIES, ask_gateway, config, start, wait_for_answer};
 
 const CONFIG_MAPS: &str = "/api/v1/namespaces/shop/configmaps";
+const INGRESSES: &str = "/apis/networking.k8s.io/v1/namespaces/shop/ingresses";
 const SECRETS: &str = "/api/v1/namespaces/shop/secrets";
 
 /// Makes certificates in a folder: each with its names, and the authority that signs it.
@@ -225,6 +226,142 @@ fn clients_show_certificates_of_the_authorities_of_a_gateway() {
         ask(verified, Some("other")) == nothing
     });
     assert_eq!(ask(open, None), answer("200", "verified: "));
+    drop(balancer);
+}
+
+/// Ingress of the class `edge` with TLS for a host, and annotations of ingress-nginx.
+fn ingress(name: &str, host: &str, annotations: Value) -> Value {
+    let backend = json!({ "service": { "name": "a", "port": { "number": 80 } } });
+    let paths = json!([{ "path": "/", "pathType": "Prefix", "backend": backend }]);
+    json!({
+        "apiVersion": "networking.k8s.io/v1",
+        "kind": "Ingress",
+        "metadata": { "name": name, "annotations": annotations },
+        "spec": { "ingressClassName": "edge", "tls": [{ "hosts": [host], "secretName": "server" }],
+                  "rules": [{ "host": host, "http": { "paths": paths } }] },
+    })
+}
+
+#[test]
+fn clients_show_certificates_at_a_host_of_an_ingress() {
+    if !are_installed(&["openssl"]) {
+        return;
+    }
+    let Some(cluster) = Cluster::start() else {
+        return;
+    };
+    let folder = Folder::new();
+    make_certificates(
+        &folder,
+        &[
+            ("server", "DNS:a.example,DNS:b.example", None),
+            ("partners", "DNS:partners.example", None),
+            ("others", "DNS:others.example", None),
+            ("partner", "DNS:partner.example", Some("partners")),
+            ("other", "DNS:other.example", Some("others")),
+        ],
+    );
+    let listener = TcpListener::bind((cluster.ip, 0)).unwrap();
+    let member = Member::start_at(listener, |script, mut wire| {
+        while let Some(request) = script.read_request(&mut wire) {
+            let told = ["X-Client-Cert-Verified", "ssl-client-verify"]
+                .map(|name| request.values(name).join(","));
+            let subject = request.values("ssl_client_subject_dn").len();
+            let text = format!("{} {subject}", told.join(" "));
+            if !wire.try_send(ok_response(&text)) {
+                break;
+            }
+        }
+    });
+    cluster.serve("a", &member);
+    cluster.create(SECRETS, secret(&folder, "server", "server"));
+    let class = json!({
+        "apiVersion": "networking.k8s.io/v1",
+        "kind": "IngressClass",
+        "metadata": { "name": "edge" },
+        "spec": { "controller": "evenkeel.org/ingress" },
+    });
+    cluster.create("/apis/networking.k8s.io/v1/ingressclasses", class);
+    let ip = address().ip();
+    let [plain, tls] = free_ports(ip);
+    let config = format!(
+        "{}[kubernetes.gateway.ingress]\nhttp_port = {plain}\nhttps_port = {tls}\n",
+        config(ip)
+    );
+    let mut balancer = start(&cluster, &config);
+    let ask = |host: &str, client: Option<&str>, field: &str| {
+        let file = client.map(|name| folder.join(&format!("{name}.pem")).display().to_string());
+        let mut more: Vec<&str> = file.iter().flat_map(|file| ["--cert", file]).collect();
+        more.extend(["-H", field]);
+        ask_https((ip, tls), &folder, host, &more)
+    };
+    let answer = |code: &str, body: &str| (code.to_owned(), body.to_owned());
+    let made_up = "ssl_client_subject_dn: CN=anna";
+    let (open, nothing) = (answer("200", "  1"), answer("000", ""));
+    cluster.create(INGRESSES, ingress("open", "b.example", json!({})));
+    wait_until("the open host is served", || {
+        ask("b.example", None, made_up) == open
+    });
+    // Without authorities nobody gets in.
+    let annotation = json!({ "nginx.ingress.kubernetes.io/auth-tls-secret": "shop/partners" });
+    cluster.create(INGRESSES, ingress("shut", "a.example", annotation));
+    wait_for_answer((ip, plain).into(), "a.example", ("503", ""));
+    let code = ask("a.example", Some("partner"), made_up).0;
+    assert!(["000", "404"].contains(&&*code), "{code}");
+    let authorities = |by: &str| {
+        json!({
+            "apiVersion": "v1",
+            "kind": "Secret",
+            "type": "Opaque",
+            "metadata": { "name": "partners" },
+            "stringData": { "ca.crt": folder.text(&format!("{by}.crt")) },
+        })
+    };
+    cluster.create(SECRETS, authorities("partners"));
+    let good = answer("200", "yes SUCCESS 0");
+    wait_until("clients with a certificate are served", || {
+        ask("a.example", Some("partner"), made_up) == good
+    });
+    let serves_partners = || {
+        assert_eq!(ask("a.example", Some("partner"), made_up), good);
+        for client in [Some("other"), None] {
+            assert_eq!(ask("a.example", client, made_up), nothing, "{client:?}");
+        }
+        // Clients of the other host are asked for nothing, and do not get to the first one.
+        assert_eq!(ask("b.example", None, made_up), open);
+        assert_eq!(ask("b.example", None, "Host: a.example").0, "421");
+        let url = format!("https://{ip}:{tls}/");
+        let arguments = [
+            "-k",
+            "-o",
+            "/dev/null",
+            "-w",
+            "%{http_code}",
+            "-H",
+            "Host: a.example",
+        ];
+        let unnamed = try_curl(&[&arguments[..], &[&url]].concat());
+        assert_eq!(String::from_utf8_lossy(&unnamed.stdout), "404");
+        wait_for_answer((ip, plain).into(), "a.example", ("308", ""));
+    };
+    serves_partners();
+    balancer = balancer.replace(&config);
+    balancer.upgrade().unwrap();
+    serves_partners();
+    // Another authority counts at once, and without one the host is shut.
+    let path = format!("{SECRETS}/partners");
+    cluster
+        .server
+        .send_object("PUT", &path, &authorities("others"));
+    wait_until("clients of the new authority are served", || {
+        ask("a.example", Some("other"), made_up) == good
+    });
+    assert_eq!(ask("a.example", Some("partner"), made_up), nothing);
+    cluster.delete(SECRETS, "partners");
+    wait_until("nobody is served", || {
+        ask("a.example", Some("other"), made_up).0 != "200"
+    });
+    assert_eq!(ask("b.example", None, made_up), open);
     drop(balancer);
 }
 

@@ -98,6 +98,12 @@ fn members_outlive_a_restart_without_the_api_server() {
         });
         other.wait_for_log(wanted);
         assert_eq!(time_of(&other, "members"), 0.0);
+        let error = other.admin_json("/v1/kubernetes")[0]["ports"][0]["error"].clone();
+        let error = error.as_str().unwrap_or_default();
+        assert!(
+            error.contains("the last good copy is not used") && error.contains(wanted),
+            "{error}"
+        );
         // Nothing takes its place until the API server has answered.
         assert_eq!(other.folder().text(COPY), text);
     }

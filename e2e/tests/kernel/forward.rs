@@ -10,14 +10,17 @@ mod direct;
 mod errors;
 mod interfaces;
 mod iperf;
+mod limits;
 mod members;
 mod metrics;
 mod nat;
+mod prequal;
 mod quic;
 mod rows;
 mod servers;
 mod stops;
 pub(super) mod udp;
+mod udp_direct;
 mod xdp;
 
 use std::fs;
@@ -752,15 +755,6 @@ fn check_the_proxy_serves_what_the_kernel_does_not(family: Family) {
     assert_eq!(seen, machines.family.client());
     echo(&mut next, 100_000);
     drop((stream, next, balancer));
-
-    // A strategy that needs more than terms.
-    let balancer = machines
-        .start_balancer(&[2], "strategy = \"prequal\"")
-        .unwrap();
-    let (mut stream, seen) = machines.connect().unwrap();
-    assert_eq!(seen, machines.family.balancer());
-    echo(&mut stream, 5000);
-    balancer.wait_for_log("the kernel cannot decide for the strategy prequal");
 }
 
 #[test]

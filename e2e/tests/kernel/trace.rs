@@ -142,6 +142,8 @@ fn check_a_session_is_traced(family: Family) {
         ];
         assert!(has_line(&text, &parts), "{parts:?}: {text:#?}");
     }
+    let entry = format!("in the table: UDP {client} → {listener} at member {member}: answered");
+    assert!(has_line(&text, &[&entry]), "{entry}: {text:#?}");
     let back = format!("UDP {member} → {client}");
     let parts = [
         &*back,

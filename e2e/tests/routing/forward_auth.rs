@@ -485,6 +485,25 @@ fn a_body_is_not_sent_before_the_request_may_pass() {
 }
 
 #[test]
+fn a_question_ends_with_the_time_of_its_request() {
+    if !are_installed(&["curl"]) {
+        return;
+    }
+    let member = echo();
+    let silent = Member::answering_with(|_| String::new());
+    let limit = "request_timeout = \"300ms\"";
+    let text = config(member.address(), &[silent.address()], AUTH, limit);
+    let balancer = Balancer::start(&text);
+    for client in CLIENTS {
+        let (status, _, body) = ask(&balancer, client, "/", &[]);
+        assert_eq!(status, "504", "{client}");
+        assert_eq!(body, "The time limit of the request is over.\n");
+    }
+    assert_eq!(requests(&member), []);
+    assert_eq!(count(&balancer, "failed"), 0);
+}
+
+#[test]
 fn without_an_answer_no_request_passes() {
     if !are_installed(&["curl"]) {
         return;

@@ -116,6 +116,33 @@ fn a_stream_that_does_not_end_pays_as_it_goes() {
 }
 
 #[test]
+fn several_answers_of_a_request_count_before_they_are_there() {
+    let engine = Member::start(|script, mut wire| {
+        let request = script.read_request(&mut wire);
+        if request.is_some_and(|request| request.text().contains("short")) {
+            wire.send(ok_response("short"));
+        }
+        // All others wait for an answer.
+        script.read_request(&mut wire);
+    });
+    let balancer = balance(engine.address());
+    for (key, more, status) in [
+        ("one", "", "200"),
+        ("n", r#","n":50"#, "429"),
+        ("best of", r#","n":1,"best_of":50"#, "429"),
+        ("odd", r#","n":"2""#, "429"),
+    ] {
+        let mut waiting = balancer.connect();
+        send_as(&mut waiting, key, &format!(r#"{{"prompt":"a"{more}}}"#), 0);
+        engine.next_request();
+        let mut wire = balancer.connect();
+        let answer = ask_as(&mut wire, key, r#"{"prompt":"short"}"#, 0);
+        assert_eq!(answer.second_word(), status, "{key}");
+        engine.seen_events();
+    }
+}
+
+#[test]
 fn a_client_that_leaves_an_engine_before_the_answer_has_used_its_tokens() {
     let engine = Member::start(|script, mut wire| {
         let request = script.read_request(&mut wire);

@@ -150,6 +150,42 @@ fn http2_is_offered_and_certificates_are_shown() {
 }
 
 #[test]
+fn a_request_over_the_connection_for_another_host_is_refused_before_a_login() {
+    if !are_installed(&["openssl", "curl"]) {
+        return;
+    }
+    let member = Member::echoing_targets();
+    let hosts = "certificates = [\"a.pem\"]\n[rule.web.auth]\nusers_file = \"users\"\n\
+                 [rule.web.http]\nseparate_hosts = [\"a.example\", \"x.b.example\"]";
+    let balancer = Balancer::start_with(&config(member.address(), hosts), |folder| {
+        let names = "DNS:a.example,DNS:x.b.example";
+        make_certificate(folder, "a", Key::Ecdsa, names, None);
+        // A hash of SHA-256 for the password "geheim".
+        folder.write(
+            "users",
+            "bert:$5$abcdefgh$gruCpC7VkOTspMQTTSAR8mtlO9Upms.fwqE5y16JVM.\n",
+        );
+    });
+    let status = |host: &str, version: &str| {
+        let field = format!("Host: {host}");
+        let more = [version, "--head", "--header", &field];
+        let answer = get(&balancer, "a.example", &more);
+        answer.split(' ').nth(1).unwrap().to_owned()
+    };
+    for version in ["--http1.1", "--http2"] {
+        for (host, code) in [
+            ("a.example", "401"),
+            ("x.b.example", "421"),
+            // A host without an entry is served over each connection.
+            ("c.example", "401"),
+        ] {
+            assert_eq!(status(host, version), code, "{version} {host}");
+        }
+    }
+    assert!(member.seen_events().is_empty());
+}
+
+#[test]
 fn bodies_pass_both_ways_and_servers_may_end_them_by_closing() {
     if !are_installed(&["openssl", "curl"]) {
         return;

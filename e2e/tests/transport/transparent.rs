@@ -305,6 +305,65 @@ fn clients_of_udp_rules_learn_that_no_member_is_left() {
 }
 
 #[test]
+fn a_rule_that_becomes_one_of_udp_sends_errors_too() {
+    let Some(machines) = Machines::new() else {
+        return;
+    };
+    // In the namespace nobody else has the port.
+    let at: SocketAddr = "10.78.0.1:5353".parse().unwrap();
+    let member = SocketAddr::new(BACK4, PORT);
+    let rule = |protocol: &str| {
+        format!(
+            "[rule.turned]\nlisten = \"{at}\"\nprotocol = \"{protocol}\"\nmembers = [\"{member}\"]\n"
+        )
+    };
+    let balancer = machines.balancer(&rule("tcp"));
+    let inside = &machines.pair.front;
+    let text = format!("workers = 2\n{}", rule("udp"));
+    inside.run_inside(|| balancer.reconfigure(&text));
+    assert_eq!(
+        ask_by_datagram(&machines.connect_datagrams("10.78.0.2", at)),
+        Err(ErrorKind::ConnectionRefused)
+    );
+}
+
+#[test]
+fn a_client_that_uses_up_the_ports_of_its_address_ends_no_connection_of_others() {
+    let Some(machines) = Machines::new() else {
+        return;
+    };
+    machines.member(BACK4);
+    machines.member_of_datagrams(BACK4);
+    let inside = &machines.pair.front;
+    inside.run_inside(|| {
+        std::fs::write("/proc/sys/net/ipv4/ip_local_port_range", "40000 40031").unwrap();
+    });
+    let member = SocketAddr::new(BACK4, PORT);
+    let config = format!(
+        "workers = 1\n{}[rule.web]\nlisten = \"10.78.0.1:0\"\nprotocol = \"http\"\nmembers = [\"{member}\"]\n",
+        rule("udp", "udp", "10.78.0.1:0", BACK4)
+    );
+    let balancer = Balancer::start_by(&config, |_| inside.command(evenkeel_binary()));
+    let read = |series: &str| inside.run_inside(|| balancer.read_metric(series));
+    let mut other = machines.connect("10.78.0.2", balancer.address("web"));
+    assert_eq!(other.ask(), "10.77.0.1");
+    let at = balancer.address("udp");
+    let sockets: Vec<_> = (0..32)
+        .map(|_| machines.connect_datagrams("10.78.0.3", at))
+        .collect();
+    for socket in &sockets {
+        assert_eq!(ask_by_datagram(socket), Ok("10.78.0.3".to_owned()));
+    }
+    let last = machines.connect_datagrams("10.78.0.3", at);
+    last.send(b"who").unwrap();
+    let series = "evenkeel_rule_refused_total{rule=\"udp\",reason=\"exhausted\"}";
+    wait_until("the client has no port left", || read(series) == Some(1.0));
+    assert_eq!(other.ask(), "10.77.0.1");
+    let series = "evenkeel_rule_member_connections_total{rule=\"web\",result=\"opened\"}";
+    assert_eq!(read(series), Some(1.0));
+}
+
+#[test]
 fn without_the_right_it_does_not_start() {
     if !are_installed(&["setpriv"]) {
         return;

@@ -278,6 +278,21 @@ fn check_conditions(route: &Route, is_whole: bool, table: &Table<'_>, report: &m
             table.report_problem(key, message, report);
         }
     }
+    for regex in route
+        .path_regex
+        .iter()
+        .filter(|regex| regex.is_for_no_path())
+    {
+        let message = format!(
+            "{:?} matches no path: the expression must match the whole path, which begins with \"/\"",
+            regex.text()
+        );
+        report.add_warning(
+            &table.span_of("path_regex"),
+            &table.path_of("path_regex"),
+            message,
+        );
+    }
     if route.host.len().saturating_mul(route.path.len()) > MAX_PAIRS {
         let message = format!("more than {MAX_PAIRS} pairs of a host and a path: split the route");
         table.report_problem("path", message, report);

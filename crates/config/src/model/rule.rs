@@ -24,6 +24,9 @@ use crate::schema::networks::Proxies;
 use crate::schema::reference::TableDoc;
 use crate::schema::table::is_name;
 
+/// Connections of a rule at once, if the file does not say so. The kernel's tables have limits of their own.
+const MAX_CONNECTIONS: u32 = 100_000;
+
 section! {
     /// A rule: a service that clients connect to, and the group that serves it.
     #[derive(Clone, Debug, PartialEq)]
@@ -57,7 +60,7 @@ section! {
         /// Way of the members' answers with `forward = "kernel"`. With `route` members see the clients'
         /// addresses, and need a route to your clients through the balancer. With `nat` members see an
         /// address of the balancer, so their routes need no change. With `direct` members have the rule's address,
-        /// and answer your clients without the balancer. With `tunnel` members do the same, and may be behind
+        /// and answer your clients without the balancer. With `tunnel` (TCP only) members do the same, and may be behind
         /// routers: see [return paths](kernel-forwarding.md#return-paths).
         return_path: ReturnPath = ReturnPath::Route; r#""nat""#,
         /// Other balancers have the rule's address, too, and a router spreads your clients' packets over the balancers
@@ -102,8 +105,10 @@ section! {
         /// is expected.
         accept_proxy: Option<Proxies> = None; r#"["10.0.0.0/8"]"#,
         /// Maximum number of client connections (UDP: sessions) at once, of all workers together. Further
-        /// connections wait in the listen queue; datagrams of further UDP sessions are dropped.
-        max_connections: u32 [Number(1.0, 10_000_000.0, "connections")] = 100_000; "20000",
+        /// connections wait in the listen queue; datagrams of further UDP sessions are dropped. With
+        /// `forward = "kernel"`, a number other than the default [counts connections of the kernel,
+        /// too](kernel-forwarding.md#limits-of-a-rule).
+        max_connections: u32 [Number(1.0, 10_000_000.0, "connections")] = MAX_CONNECTIONS; "20000",
         /// [Cost](strategies.md#costs) of a request (HTTP), connection (TCP) or session (FTP, UDP) of the rule,
         /// relative to a usual one of the group: strategies count the request as often. Set a cost if your
         /// rules share a group, but bring unequal work.
@@ -141,6 +146,18 @@ impl Rule {
         let routes = self.routes.list_special().iter();
         let routes = routes.filter_map(|route| route.auth.or_rule(None));
         self.auth.iter().chain(routes)
+    }
+
+    /// True if `max_connections` is for connections of the kernel, too.
+    pub fn limits_kernel(&self) -> bool {
+        self.forward == Forward::Kernel && self.max_connections != MAX_CONNECTIONS
+    }
+
+    /// True if a limit counts connections of the kernel together with those of the proxy.
+    pub fn counts_with_kernel(&self) -> bool {
+        let limits = &self.limits;
+        let has_limits = limits.connections.is_some() || limits.new_connections.is_some();
+        self.limits_kernel() || (self.forward == Forward::Kernel && has_limits)
     }
 
     /// The names of its groups, each once: first the one of clients that ask for no name.

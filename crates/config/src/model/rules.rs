@@ -391,7 +391,7 @@ fn find_session_obstacle(rule: &Rule) -> Option<&'static str> {
     match (udp.session, rule.return_path) {
         (UdpSession::Datagram, ReturnPath::Route) if udp.expect_answer => Some(
             "with \"kernel\" and `session = \"datagram\"` an answer is found by the port that each datagram has towards the \
-             member: set `return_path = \"nat\"`, or `expect_answer = false` in `udp` if your members never answer, or \
+             member: set `return_path = \"nat\"`, or \"direct\" if your members answer clients themselves, or `expect_answer = false` in `udp` if your members never answer, or \
              remove this key",
         ),
         (UdpSession::Datagram, ReturnPath::Nat) if !udp.expect_answer => Some(
@@ -402,6 +402,9 @@ fn find_session_obstacle(rule: &Rule) -> Option<&'static str> {
         _ => None,
     }
 }
+
+/// Most networks that the kernel excepts from the limits of a rule.
+const MAX_EXCEPTIONS: usize = 16;
 
 /// Looks at what a rule cannot have if the kernel forwards its connections.
 fn check_forward(rule: &Rule, table: &Table<'_>, report: &mut Report<'_>) {
@@ -416,8 +419,8 @@ fn check_forward(rule: &Rule, table: &Table<'_>, report: &mut Report<'_>) {
     let mut refuse = |message: String| table.report_problem("forward", message, report);
     match rule.protocol {
         Protocol::Tcp => {}
-        Protocol::Udp if rule.return_path.is_direct() => {
-            let message = "\"direct\" and \"tunnel\" are only for `protocol = \"tcp\"`: write \"route\" or \"nat\"";
+        Protocol::Udp if rule.return_path == ReturnPath::Tunnel => {
+            let message = "\"tunnel\" is only for `protocol = \"tcp\"`: write \"route\", \"nat\" or \"direct\"";
             table.report_problem("return_path", message, report);
             return;
         }
@@ -433,15 +436,16 @@ fn check_forward(rule: &Rule, table: &Table<'_>, report: &mut Report<'_>) {
             );
         }
     }
-    let base = Rule::default();
+    let limits = &rule.limits;
     let wants = [
         ("tls", rule.tls.is_some()),
         ("sni", table.has_key("sni")),
         ("accept_proxy", rule.accept_proxy.is_some()),
-        ("limits", rule.limits != base.limits),
+        ("max_lifetime` in `limits", limits.max_lifetime.is_some()),
+        ("bandwidth` in `limits", limits.bandwidth.is_some()),
         (
-            "max_connections",
-            rule.max_connections != base.max_connections,
+            "connection_bandwidth` in `limits",
+            limits.connection_bandwidth.is_some(),
         ),
         ("half_close = false", !rule.half_close),
         ("terminate_on_disable", rule.terminate_on_disable),
@@ -449,6 +453,13 @@ fn check_forward(rule: &Rule, table: &Table<'_>, report: &mut Report<'_>) {
     for (key, _) in wants.into_iter().filter(|(_, is_wanted)| *is_wanted) {
         refuse(format!(
             "with \"kernel\" the rule cannot have `{key}`, which needs the proxy: remove one of the two"
+        ));
+    }
+    let exceptions = limits.except.as_ref().map_or(0, |except| except.0.len());
+    if exceptions > MAX_EXCEPTIONS {
+        refuse(format!(
+            "with \"kernel\" the rule can have {MAX_EXCEPTIONS} networks in `except` of `limits`, and there are {exceptions}: \
+             write fewer, larger networks, or remove this key"
         ));
     }
     for listen in &rule.listen {

@@ -88,7 +88,7 @@ impl AsTable for Sticky {
 
     fn fill(&mut self, table: &mut Table<'_>, report: &mut Report<'_>) {
         table.read(STICKY, self, report);
-        let of_cookies = ["cookie", "max_age", "same_site", "secure"];
+        let of_cookies = ["cookie", "max_age", "cookie_path", "same_site", "secure"];
         if self.header.is_some()
             && let Some(key) = of_cookies.into_iter().find(|key| table.has_key(key))
         {

@@ -23,7 +23,8 @@ section! {
         session: UdpSession = UdpSession::Client; r#""datagram""#,
         /// Members answer the first datagram of a session. With `true`, a member without an answer within
         /// `answer_timeout` has failed for the session. Set `false` for servers which never answer (syslog,
-        /// StatsD).
+        /// StatsD). With `return_path = "direct"` the kernel sees no answers, and the key counts for sessions of the
+        /// proxy only.
         expect_answer: bool = true; "false",
         /// Time limit for the first answer, if `expect_answer` is `true`.
         answer_timeout: Duration [Time(millis(10), secs(600))] = secs(3); r#""1s""#,

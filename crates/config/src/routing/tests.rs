@@ -37,10 +37,6 @@ impl RequestView for Request {
         };
         self.fields.iter().filter_map(named)
     }
-
-    fn cookie(&self, _: &str) -> Option<&[u8]> {
-        None
-    }
 }
 
 impl Conditions {
@@ -70,7 +66,12 @@ impl Conditions {
         (self.hosts.is_empty() || self.hosts.iter().any(is_host))
             && (self.path_regexes.is_empty() || self.path_regexes.iter().any(is_regex))
             && (self.paths.is_empty() || self.paths.iter().any(is_path))
-            && self.hold(request, client)
+            && self.hold_for(request, client)
+    }
+
+    /// Checks the conditions but those on hosts and paths.
+    fn hold_for(&self, request: &Request, client: Option<IpAddr>) -> bool {
+        self.hold(&RequestParts::new(request), client)
     }
 }
 
@@ -289,7 +290,7 @@ fn expressions_see_decoded_values_and_paths() {
             query: query.into(),
             ..Request::default()
         };
-        conditions.hold(&request, None)
+        conditions.hold_for(&request, None)
     };
     let by_path = Conditions {
         path_regexes: vec![regex("/x"), regex("/admin/.*")],
@@ -313,13 +314,51 @@ fn expressions_see_decoded_values_and_paths() {
 #[test]
 fn values_of_a_query_are_compared_as_forms_encode_them() {
     let values = |query: &str, name: &str| -> Vec<String> {
-        let text = |value| String::from_utf8(decoded(value).collect()).unwrap();
-        parameters(query, name).map(text).collect()
+        let text = |value: &[u8]| String::from_utf8(decoded(value).collect()).unwrap();
+        let find = |query: String| -> Vec<String> {
+            let request = Request {
+                query,
+                ..Request::default()
+            };
+            let parts = RequestParts::new(&request);
+            parts.find_parameters(name).map(text).collect()
+        };
+        let found = find(query.to_owned());
+        // Pairs of a long one are sorted first.
+        assert_eq!(find(query.to_owned() + &"&z=0&0".repeat(200)), found);
+        found
     };
     assert_eq!(values("a=1&b=2&a=3", "a"), ["1", "3"]);
     assert_eq!(values("%61=x+y%2Bz&a", "a"), ["x y+z", ""]);
     assert_eq!(values("a=%zz%4", "a"), ["%zz%4"]);
     assert!(values("", "a").is_empty());
+}
+
+#[test]
+fn the_first_cookie_of_a_name_counts_however_many_others_there_are() {
+    let find = |cookies: &[&str], name: &str| {
+        let field = |value: &&str| ("Cookie".to_owned(), (*value).to_owned());
+        let request = Request {
+            fields: cookies.iter().map(field).collect(),
+            ..Request::default()
+        };
+        let value = RequestParts::new(&request).find_cookie(name)?;
+        Some(String::from_utf8(value.to_vec()).unwrap())
+    };
+    let others = "z=0; A=0; ".repeat(200);
+    for (first, second, name, value) in [
+        ("a=1; b=2;a=3", "a=4", "a", Some("1")),
+        ("a=1; b=2", "b=3", "b", Some("2")),
+        ("aa=1; b=2", "a=x=y ", "a", Some("x=y")),
+        ("a; b=2", "", "a", None),
+        ("a=; b", "a=2", "a", Some("")),
+    ] {
+        let value = value.map(str::to_owned);
+        assert_eq!(find(&[first, second], name), value, "{first}, {second}");
+        let many = [first, &others, second];
+        assert_eq!(find(&many, name), value, "{first}, many, {second}");
+        assert_eq!(find(&[&others, first, second], name), value);
+    }
 }
 
 #[test]
@@ -407,11 +446,11 @@ fn g1_clients_are_compared_by_their_networks() {
     ] {
         let client = client.map(|text| text.parse().unwrap());
         assert_eq!(
-            conditions(&inside, &[]).hold(&Request::default(), client),
+            conditions(&inside, &[]).hold_for(&Request::default(), client),
             within
         );
         assert_eq!(
-            conditions(&[], &inside).hold(&Request::default(), client),
+            conditions(&[], &inside).hold_for(&Request::default(), client),
             outside
         );
     }

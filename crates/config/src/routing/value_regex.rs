@@ -30,6 +30,21 @@ impl ValueRegex {
         }
     }
 
+    /// True if the expression matches no path, as paths begin with a slash. False does not say that the expression matches
+    /// one.
+    pub fn is_for_no_path(&self) -> bool {
+        let text = &*self.text;
+        let text = text.strip_prefix('^').unwrap_or(text);
+        let mut characters = text.chars();
+        let (first, second) = (characters.next(), characters.next());
+        // A character with a sign for repetitions behind it may be left out.
+        let is_needed = !second.is_some_and(|second| matches!(second, '?' | '*' | '{'));
+        match first {
+            None => true,
+            Some(first) => first.is_ascii_alphanumeric() && is_needed && !text.contains('|'),
+        }
+    }
+
     /// Expression as it was written.
     pub fn text(&self) -> &str {
         &self.text
@@ -132,6 +147,21 @@ mod tests {
         }
         assert!(error(&"a".repeat(MAX_TEXT + 1)).contains("more than 1024 bytes"));
         assert!("a".repeat(MAX_TEXT).parse::<ValueRegex>().is_ok());
+    }
+
+    #[test]
+    fn an_expression_that_no_path_matches_is_known_by_its_first_character() {
+        let is_for_none = |text: &str| text.parse::<ValueRegex>().unwrap().is_for_no_path();
+        for text in ["", "^", "api", "^api/.*", "7+", "v[0-9]+/a"] {
+            assert!(is_for_none(text), "{text}");
+            assert!(!matches(text, b"/api") && !matches(text, b"/v7/a"));
+        }
+        for text in [
+            "/api", "^/api", ".*api", "(api)?/x", "a?/x", "a*/x", "a{0,2}/x", "a|/x", "[^/]x",
+            "(?i)a", "\\/a",
+        ] {
+            assert!(!is_for_none(text), "{text}");
+        }
     }
 
     #[test]

@@ -54,7 +54,9 @@ const KEYS: &str = "
     request_fields: proxy_set_header request_header request_headers http_request
     response_fields: add_header response_header response_headers http_response
     cors: cors_policy enable_cors cross_origin
-    redirect: return rewrite redirection
+    redirect: return redirection
+    rewrite_prefix: strip_prefix stripprefix prefix_rewrite replace_prefix_match
+    rewrite_path: replace_path replacepath path_rewrite rewrite_target replace_full_path
     max_body: client_max_body_size max_body_size body_limit
     page: error_page errorfile maintenance_page file
     dns_interval: resolve resolver resolvers dns_refresh_rate hold_valid

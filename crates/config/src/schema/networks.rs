@@ -37,6 +37,11 @@ impl Network {
         prefix: 0,
     };
 
+    /// Returns the first address, and the number of its leading bits that count.
+    pub fn address_and_prefix(&self) -> (IpAddr, u8) {
+        (self.address, self.prefix)
+    }
+
     /// True if each address of `other` is in it.
     pub(crate) fn covers(&self, other: &Network) -> bool {
         self.prefix <= other.prefix && self.contains(other.address)

@@ -76,7 +76,7 @@ impl AnsweredRequests {
             return false;
         };
         if !matches!(outcome, Outcome::Success | Outcome::Cancelled) {
-            part.kept.break_off(client, now);
+            part.kept.break_off(outcome, client, now);
         }
         part.end_one(outcome, Some(now));
         if part.count == 0 {
@@ -132,23 +132,25 @@ mod tests {
 
     #[test]
     fn members_that_break_off_each_answered_request_are_ejected_as_with_tickets() {
-        let (one, other) = (make_group(1), make_group(1));
-        let mut answered = AnsweredRequests::default();
-        for turn in 0..9 {
-            let (begin, end) = (at(turn * 10), at(turn * 10 + 5));
-            for group in [&one, &other] {
-                let mut ticket = group.bind(0, begin).unwrap();
-                ticket.record_response(Outcome::Success, begin);
-                if std::ptr::eq(group, &raw const other) {
-                    ticket.finish(Outcome::Error, end);
-                } else {
-                    assert!(answered.add(ticket).is_none());
-                    assert!(answered.end_one(Outcome::Error, None, end));
-                }
-            }
+        for (outcome, in_a_row) in [(Outcome::Failure, 9), (Outcome::Error, 0)] {
+            let (one, other) = (make_group(1), make_group(1));
+            let mut answered = AnsweredRequests::default();
             let failures = |group: &Group| group.members()[0].slot.consecutive_failures();
-            assert_eq!(failures(&one), failures(&other));
-            assert_eq!(failures(&one), turn as u32 + 1);
+            for turn in 0..9 {
+                let (begin, end) = (at(turn * 10), at(turn * 10 + 5));
+                for group in [&one, &other] {
+                    let mut ticket = group.bind(0, begin).unwrap();
+                    ticket.record_response(Outcome::Success, begin);
+                    if std::ptr::eq(group, &raw const other) {
+                        ticket.finish(outcome, end);
+                    } else {
+                        assert!(answered.add(ticket).is_none());
+                        assert!(answered.end_one(outcome, None, end));
+                    }
+                }
+                assert_eq!(failures(&one), failures(&other));
+            }
+            assert_eq!(failures(&one), in_a_row, "{outcome:?}");
         }
     }
 

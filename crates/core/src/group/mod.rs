@@ -180,8 +180,8 @@ impl Group {
     }
 
     /// Computes the cost of a connection to each member when it is idle, for a program that makes the strategy's
-    /// decisions by [`terms`](crate::terms), and returns their form. Only with [`Form::Score`] has `costs` entries
-    /// afterwards: one for each member, in any unit. Slow start counts.
+    /// decisions by [`terms`](crate::terms), and returns their form. Only with [`Form::Score`] and
+    /// [`Form::Prequal`] has `costs` entries afterwards: one for each member, in any unit. Slow start counts.
     pub fn fill_costs(&self, view: &View<'_>, costs: &mut Vec<f32>) -> Form {
         costs.clear();
         self.strategy.fill_costs(view, costs)

@@ -387,6 +387,21 @@ fn a_member_that_breaks_off_every_answer_has_failures_in_a_row() {
 }
 
 #[test]
+fn an_error_at_the_end_of_an_answer_counts_as_one_and_is_no_failure_in_a_row() {
+    let group = group(1, None);
+    let slot = &group.members()[0].slot;
+    for _ in 0..5 {
+        let mut ticket = group.bind(0, at(0)).unwrap();
+        ticket.record_response(Outcome::Success, at(1));
+        ticket.finish(Outcome::Error, at(2));
+        assert_eq!(slot.consecutive_failures(), 0, "the member did answer");
+    }
+    let recent = slot.record().recent(at(2), DECAY);
+    assert_eq!((recent.total, recent.failures), (5, 5));
+    assert!(slot.penalty(at(2), DECAY) > 0.0);
+}
+
+#[test]
 fn answers_with_an_error_cost_but_are_no_failures_in_a_row() {
     let group = group(1, None);
     let slot = &group.members()[0].slot;

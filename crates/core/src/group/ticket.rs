@@ -71,10 +71,10 @@ impl Kept {
         self.location.end_request(self.cost, at);
     }
 
-    /// Notes that the member broke off a request of `client`.
-    pub(super) fn break_off(&self, client: Option<IpAddr>, now: Instant) {
+    /// Notes that the member broke off a request of `client`, with this outcome.
+    pub(super) fn break_off(&self, outcome: Outcome, client: Option<IpAddr>, now: Instant) {
         self.slot
-            .observe_broken(self.failures_before, now, self.digest);
+            .observe_broken(outcome, self.failures_before, now, self.digest);
         if let Some(client) = client {
             let record = self.slot.own_record();
             record.note_client(Crowd::bit(client), true, now);
@@ -290,8 +290,8 @@ impl Ticket {
     }
 
     /// The request is over. Without a head before, `outcome` is the member's.
-    /// After one, a failure means that the member broke off in the middle. Dropping a
-    /// ticket instead means [`Outcome::Cancelled`].
+    /// After one, a failure means that the member broke off in the middle, and an error that the rest of the
+    /// answer took too long. Dropping a ticket instead means [`Outcome::Cancelled`].
     pub fn finish(mut self, outcome: Outcome, now: Instant) {
         self.end = outcome;
         match self.verdict {
@@ -308,7 +308,7 @@ impl Ticket {
                     }
                 } else if outcome != Outcome::Cancelled {
                     let before = verdict.failures_before;
-                    self.slot.observe_broken(before, now, self.digest);
+                    self.slot.observe_broken(outcome, before, now, self.digest);
                     self.note_client(true, now);
                 }
                 if self.is_stream {

@@ -25,7 +25,7 @@ pub trait Strategy: fmt::Debug + Send + Sync {
 
     /// Fills in the cost of a connection to each member when it is idle, for [`Group::fill_costs`](crate::group::Group::fill_costs)
     /// and a program that makes the strategy's decisions by [`terms`](crate::terms). Returns the form of these decisions;
-    /// with forms other than [`Form::Score`] no cost is filled in.
+    /// with forms other than [`Form::Score`] and [`Form::Prequal`] no cost is filled in.
     fn fill_costs(&self, _view: &View<'_>, _costs: &mut Vec<f32>) -> Form {
         Form::Turns
     }

@@ -19,6 +19,8 @@
 //! flight). In a group of up to `scan_up_to` members, where the reuse budget of the paper
 //! is not defined, all are looked at instead of a pool. In one of fewer than
 //! `1 / (1 - quantile)` members nobody is hot, and latency alone decides.
+//!
+//! A program that makes the decisions by [terms](crate::terms) looks at all members, too, in groups of all sizes.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -410,8 +412,27 @@ fn note(trace: &mut Trace, index: usize, rank: Rank, rif: f32, latency: f32, hot
 }
 
 impl Strategy for Prequal {
-    fn fill_costs(&self, _view: &View<'_>, _costs: &mut Vec<f32>) -> Form {
-        Form::Own
+    fn fill_costs(&self, view: &View<'_>, costs: &mut Vec<f32>) -> Form {
+        let known = Candidates::All.mean_value(view, |index| service_time(view, index));
+        let neutral = known.unwrap_or(PRIOR);
+        costs.extend((0..view.len()).map(|index| {
+            let service = service_time(view, index).unwrap_or(neutral);
+            (service + view.penalty(index)) / view.member_weight(index)
+        }));
+        // The program does not tell what it has looked at: each round looks at all members instead.
+        let in_flight = Candidates::All.in_flight(view);
+        let (mut weights, mut count) = (0.0, 0.0);
+        for index in view.eligible_indices() {
+            weights += view.member_weight(index);
+            count += 1.0;
+        }
+        let mean_weight = if count > 0.0 { weights / count } else { 1.0 };
+        for index in view.eligible_indices() {
+            self.learn(in_flight.cost_at(index) * mean_weight / view.member_weight(index));
+        }
+        // Requests are counted for the mean weight, and those of the program for a weight of 1.
+        let hot_above = self.hot_above(view.len()) / mean_weight;
+        Form::Prequal { hot_above }
     }
 
     fn pick(&self, view: &View<'_>, rng: &mut fastrand::Rng, trace: &mut Trace) -> Option<usize> {

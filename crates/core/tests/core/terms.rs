@@ -48,14 +48,14 @@ fn s41_every_strategy_has_terms_or_says_that_it_has_none() {
         let (form, costs) = costs(&group, 1);
         let (is_scored, is_own) = match kind.name {
             "adaptive" | "least_request" | "least_connection" | "peak_ewma" => (true, false),
-            "prequal" => (false, true),
+            "prequal" => (true, false),
             _ => (false, false),
         };
         let is_hashed = matches!(form, Form::Hash { .. });
         // The key of `hash` is the address of a request, which connections have not.
         assert_eq!(is_hashed, kind.name == "source_ip_hash", "{}", kind.name);
         assert_eq!(
-            matches!(form, Form::Score { .. }),
+            matches!(form, Form::Score { .. } | Form::Prequal { .. }),
             is_scored,
             "{}",
             kind.name
@@ -117,6 +117,111 @@ fn s41_slow_members_cost_more() {
         assert!(costs[1] > 4.0 * costs[0], "{strategy}: {costs:?}");
         assert_ne!(choose(&group, 5200, 1), 1, "{strategy}");
     }
+}
+
+/// Number of requests in flight, and latency in milliseconds of each request, of members in a test.
+fn spread_requests(rng: &mut fastrand::Rng, group: &Group) -> Vec<Ticket> {
+    let mut tickets = Vec::new();
+    for index in 0..group.members().len() {
+        let took = rng.u64(5..200);
+        if rng.u8(..) > 20 {
+            for round in 0..20 {
+                answer_request(group, index, Outcome::Success, 1 + 10 * round, took);
+            }
+        }
+        for _ in 0..rng.usize(..12) {
+            tickets.push(group.bind(index, at_ms(400)).unwrap());
+        }
+    }
+    tickets
+}
+
+#[test]
+fn s41_terms_of_prequal_choose_as_the_strategy_does() {
+    let (mut hot, mut cold) = (0, 0);
+    for case in 0..400 {
+        let mut rng = fastrand::Rng::with_seed(case);
+        let members = rng.usize(1..=24);
+        let quantile = [0.0, 0.5, 0.84, 1.0][rng.usize(..4)];
+        let group = build_group(
+            &values("prequal", &[("quantile", quantile)]),
+            GroupSettings::default(),
+            build_members(&vec![2.0; members]),
+        );
+        let _tickets = spread_requests(&mut rng, &group);
+        // The quantile is learnt from round to round.
+        for _ in 0..rng.usize(..40) {
+            costs(&group, 410);
+        }
+        let (form, costs) = costs(&group, 410);
+        let Form::Prequal { hot_above } = form else {
+            panic!("{form:?}");
+        };
+        let mut bases = Vec::new();
+        terms::scale_costs(&costs, &mut bases);
+        let in_flight = |index: usize| group.members()[index].slot.in_flight();
+        let seats = bases.iter().enumerate().map(|(index, base)| Seat {
+            base: *base,
+            own: in_flight(index),
+            room: u32::MAX,
+            load: 65_536,
+            ..Seat::default()
+        });
+        let seats: Vec<_> = seats.collect();
+        let mark = terms::scale_hot(hot_above, 2.0).into();
+        let start = rng.usize(..members);
+        let chosen = terms::choose(&seats, form, terms::scale_growth(1.0), mark, start).unwrap();
+        let own = group
+            .choose_member(&Request::at_time(at_ms(410)), &mut rng)
+            .unwrap();
+        // Hot members behind cold ones, and then requests or latencies.
+        let rank = |index: usize| {
+            let load = in_flight(index) as f32 / 2.0;
+            match load > hot_above {
+                true => (1, load),
+                false => (0, costs[index] * (in_flight(index) + 1) as f32),
+            }
+        };
+        let ((is_hot, best), (own_is_hot, of_strategy)) = (rank(chosen), rank(own));
+        assert_eq!(is_hot, own_is_hot, "case {case}");
+        // The strategy takes scores for equal that differ by one per cent.
+        assert!(
+            best <= of_strategy * 1.001,
+            "case {case}: {best} {of_strategy}"
+        );
+        assert!(
+            of_strategy <= best * 1.012,
+            "case {case}: {best} {of_strategy}"
+        );
+        if (0..members).any(|index| rank(index).0 == 1) {
+            (hot, cold) = (hot + is_hot, cold + 1 - is_hot);
+        }
+    }
+    assert!(hot > 50 && cold > 50, "{hot} {cold}");
+}
+
+#[test]
+fn s41_the_limit_of_hot_members_follows_their_requests() {
+    let group = group_with("prequal", &[1.0; 10]);
+    let mut tickets: Vec<Ticket> = Vec::new();
+    for index in 0..10 {
+        for _ in 0..=index {
+            tickets.push(group.bind(index, at_ms(1)).unwrap());
+        }
+    }
+    for _ in 0..200 {
+        costs(&group, 2);
+    }
+    // 1 to 10 requests, of which 84 % are not above the limit; each member moves the limit by up to a tenth.
+    let (form, _) = costs(&group, 2);
+    let Form::Prequal { hot_above } = form else {
+        panic!("{form:?}");
+    };
+    assert!((7.0..=11.0).contains(&hot_above), "{hot_above}");
+    // A single member would be more than the share that may be hot.
+    let small = group_with("prequal", &[1.0; 5]);
+    let never = f32::INFINITY;
+    assert_eq!(costs(&small, 2).0, Form::Prequal { hot_above: never });
 }
 
 /// Members of a group as a program sees them that decides by hash.

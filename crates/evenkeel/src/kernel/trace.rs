@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
 use evenkeel_kernel::forward::{
-    Connection, Place, Trace as Traced, TracedHeader, TracedPacket, Verdict, find_interface_name,
+    Connection, Place, Trace as Traced, TracedHeader, TracedPacket, UdpSession, Verdict,
+    find_interface_name,
 };
 use evenkeel_net::clock::monotonic_nanos;
 
@@ -79,7 +80,7 @@ impl Output {
         if self.is_json {
             return Ok(());
         }
-        let mut text = list_connections(traced)?;
+        let mut text = list_entries(traced)?;
         text.push_str(&format!(
             "tracing for {} s; Ctrl-C ends the trace\n",
             time.as_secs_f64()
@@ -120,16 +121,24 @@ impl Output {
         for (name, meaning) in &self.meanings {
             text.push_str(&format!("{name}: {meaning}\n"));
         }
-        text.push_str(&list_connections(traced)?);
+        text.push_str(&list_entries(traced)?);
         print(text)
     }
 }
 
-/// Returns a line for each of the client's connections in the table.
-fn list_connections(traced: &Traced) -> Result<String, Failure> {
-    let mut all = traced.list_connections().map_err(Failure::of)?;
-    all.sort_by_key(|connection| connection.began_ns);
-    Ok(all.iter().map(format_connection).collect())
+/// Returns a line for each of the client's connections and sessions in the tables.
+fn list_entries(traced: &Traced) -> Result<String, Failure> {
+    let connections = traced.list_connections().map_err(Failure::of)?;
+    let sessions = traced.list_sessions().map_err(Failure::of)?;
+    let connections = connections.iter();
+    let connections = connections.map(|one| (one.began_ns, format_connection(one)));
+    // The port of a single datagram rests for long.
+    let is_shown = |one: &&UdpSession| one.is_open() || !one.is_single();
+    let sessions = sessions.iter().filter(is_shown);
+    let sessions = sessions.map(|one| (one.began_ns, format_session(one)));
+    let mut all: Vec<_> = connections.chain(sessions).collect();
+    all.sort();
+    Ok(all.into_iter().map(|(_, line)| line).collect())
 }
 
 fn format_connection(connection: &Connection) -> String {
@@ -142,6 +151,19 @@ fn format_connection(connection: &Connection) -> String {
     format!(
         "in the table: {} → {} at member {}: {state}\n",
         connection.pair.client, connection.listener, connection.pair.member
+    )
+}
+
+fn format_session(session: &UdpSession) -> String {
+    let state = match () {
+        () if !session.is_open() => "has ended",
+        () if session.is_direct() => "answers clients itself",
+        () if session.is_answered() => "answered",
+        () => "not answered yet",
+    };
+    format!(
+        "in the table: UDP {} → {} at member {}: {state}\n",
+        session.of.client, session.of.listener, session.member
     )
 }
 

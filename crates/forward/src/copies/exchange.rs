@@ -3,7 +3,6 @@
 use std::net::SocketAddr;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use evenkeel_config::ReturnPath;
 use evenkeel_core::time::Instant;
 use evenkeel_kernel::bpf::BpfError;
 use evenkeel_kernel::forward::{CopyEnd, CopyResult, Event, Pair, UdpClient};
@@ -13,7 +12,7 @@ use evenkeel_net::random_bytes;
 use evenkeel_wire::connection_copies::{ConnectionCopy, ConnectionEnd, CopyMessage};
 
 use super::received::{CopyKey, read_copy};
-use super::rules::Rules;
+use super::rules::{Rules, is_on_path};
 use super::{Copies, MAX_LATE_ENDS, MOVED};
 use crate::engine::Engine;
 use crate::failures::EntryKind;
@@ -25,15 +24,6 @@ const MESSAGES: usize = 256;
 
 /// Part of the table that stays free of copies, for new connections of this balancer: one in so many places.
 const FREE_PART: usize = 16;
-
-/// True if a rule with this way of answers has such connections.
-fn is_on_path(copy: &ConnectionCopy, path: ReturnPath) -> bool {
-    match path {
-        ReturnPath::Route => copy.source.is_none() && !copy.is_direct,
-        ReturnPath::Nat => copy.source.is_some(),
-        ReturnPath::Direct | ReturnPath::Tunnel => copy.is_direct,
-    }
-}
 
 impl Engine {
     /// Takes in what others have sent, and sends what is due.
@@ -194,7 +184,7 @@ impl Engine {
         let Some((owner, path)) = rules.connections.get(&copy.listener) else {
             return Ok(CopyResult::NoListener);
         };
-        if !is_on_path(copy, *path) {
+        if !is_on_path(copy.source, copy.is_direct, *path) {
             return Ok(CopyResult::OtherPath);
         }
         let Some(seat) = self.find_used_seat(*owner, copy.member) else {

@@ -162,6 +162,7 @@ fn write_session(copy: &UdpCopy, now_ns: u64) -> SessionCopy {
         listener: copy.of.listener,
         member: copy.member,
         source: copy.source,
+        is_direct: copy.is_direct,
         is_answered: copy.is_answered,
         age_ms,
         silence_ms: count_ms(copy.seen_ns, now_ns).min(age_ms),

@@ -165,6 +165,7 @@ pub(super) fn read_session(copy: &SessionCopy, seat: u32, now_ns: u64) -> UdpCop
         member: copy.member,
         seat,
         source: copy.source,
+        is_direct: copy.is_direct,
         is_answered: copy.is_answered,
         began_ns: find_time(copy.age_ms, now_ns),
         seen_ns: find_time(copy.silence_ms, now_ns),

@@ -29,6 +29,16 @@ impl Rules {
     }
 }
 
+/// True if a rule with this way of answers has connections or sessions whose members see `source`, and answer clients without
+/// the balancer or not.
+pub(super) fn is_on_path(source: Option<SocketAddr>, is_direct: bool, path: ReturnPath) -> bool {
+    match path {
+        ReturnPath::Route => source.is_none() && !is_direct,
+        ReturnPath::Nat => source.is_some(),
+        ReturnPath::Direct | ReturnPath::Tunnel => is_direct,
+    }
+}
+
 fn list_addresses(rules: &[PlannedRule], is_udp: bool) -> ByAddress {
     let rules = rules.iter().filter(|rule| rule.udp.is_some() == is_udp);
     rules

@@ -6,7 +6,6 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use evenkeel_config::ReturnPath;
 use evenkeel_kernel::bpf::BpfError;
 use evenkeel_kernel::forward::{CopyResult, UdpClient, UdpSession};
 use evenkeel_net::clock::monotonic_nanos;
@@ -15,7 +14,7 @@ use evenkeel_wire::connection_copies::SessionCopy;
 use super::Copies;
 use super::outbox::Item;
 use super::received::{CopyKey, read_session};
-use super::rules::Rules;
+use super::rules::{Rules, is_on_path};
 use crate::engine::Engine;
 use crate::failures::EntryKind;
 
@@ -89,13 +88,7 @@ impl Engine {
         let Some((owner, path)) = rules.sessions.get(&copy.listener) else {
             return Ok(CopyResult::NoListener);
         };
-        let is_on_path = match path {
-            ReturnPath::Route => copy.source.is_none(),
-            ReturnPath::Nat => copy.source.is_some(),
-            // Not for UDP.
-            ReturnPath::Direct | ReturnPath::Tunnel => false,
-        };
-        if !is_on_path {
+        if !is_on_path(copy.source, copy.is_direct, *path) {
             return Ok(CopyResult::OtherPath);
         }
         let Some(seat) = self.find_used_seat(*owner, copy.member) else {

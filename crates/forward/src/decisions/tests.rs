@@ -118,6 +118,29 @@ fn decisions_by_turns_have_the_distance_to_the_next_turn() {
 }
 
 #[test]
+fn s41_decisions_of_prequal_tell_hot_members() {
+    let unit = 65_536 * 256;
+    let decision = describe(
+        4,
+        0,
+        vec![
+            candidate(0, Some(HOT | (5 * 65_536))),
+            candidate(1, Some(2 * unit)),
+        ],
+    );
+    let scores = list_scores(&decision);
+    assert_eq!(scores, [("m1", Some(2.0)), ("m0", Some(1e9 + 5.0))]);
+    assert_eq!(
+        decision.explanation.notes[1],
+        "next after it: m0, which is hot"
+    );
+    assert_eq!(
+        decision.explanation.candidates[1].verdict,
+        "hot, with a load of 5.00 connections for the weight; 2 connections in the kernel and 1 others"
+    );
+}
+
+#[test]
 fn s41_decisions_by_hash_have_weights_and_the_next_member() {
     let base = LEAST_BASE as u32;
     let member = |seat, score| kernel::Candidate {

@@ -5,7 +5,7 @@ use std::process::Command;
 use std::sync::Arc;
 use std::thread;
 
-use evenkeel_config::ReturnPath;
+use evenkeel_config::{Limits, ReturnPath};
 use evenkeel_core::cost::Cost;
 use evenkeel_core::group::{Group, GroupSettings};
 use evenkeel_core::load::Location;
@@ -176,6 +176,9 @@ fn rule(name: &str, ports: u16, members: &[u8]) -> PlannedRule {
         idle: Duration::from_secs(600),
         connect: Duration::from_secs(5),
         udp: None,
+        max_connections: None,
+        limits: Limits::default(),
+        is_limited: false,
     }
 }
 

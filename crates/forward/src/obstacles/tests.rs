@@ -2,6 +2,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use evenkeel_config::Limits;
 use evenkeel_core::cost::Cost;
 use evenkeel_core::group::GroupSettings;
 use evenkeel_core::member::Reason;
@@ -47,6 +48,9 @@ impl Scene {
             idle: Duration::from_secs(600),
             connect: Duration::from_secs(3),
             udp,
+            max_connections: None,
+            limits: Limits::default(),
+            is_limited: false,
         };
         let mut scene = Scene {
             rule,
@@ -75,7 +79,7 @@ impl Scene {
     /// Returns the reason why the proxy serves the rule in a round.
     fn find_reason(&mut self) -> Option<String> {
         let now = Instant::from_nanos(1);
-        let (_, members) = find_terms(&self.group, now, &mut Buffers::default());
+        let members = find_terms(&self.group, now, &mut Buffers::default()).members;
         self.obstacles.begin_round(false);
         let machine = (&self.nat, &self.interfaces);
         let is_allowed = self
@@ -148,6 +152,26 @@ fn s41_answers_that_need_no_program_are_no_obstacle() {
     for return_path in [ReturnPath::Direct, ReturnPath::Tunnel] {
         assert_eq!(Scene::new(return_path, None).find_reason(), None);
     }
+    // Of UDP, too, whatever is expected. Tunnels are no way out of a router.
+    let sessions = UdpTerms {
+        answer_timeout: Duration::from_secs(2),
+        expects_answer: false,
+        is_quic: false,
+        is_single: false,
+    };
+    let mut scene = Scene::new(ReturnPath::Direct, Some(sessions));
+    assert_eq!(scene.find_reason(), None);
+    let far = Route {
+        router: Some(address(99).ip()),
+        interface: Some(WITH),
+        ..Route::default()
+    };
+    scene.obstacles.routes.insert(address(2).ip(), far);
+    let reason = scene.find_reason().unwrap();
+    assert!(
+        reason.contains("10.77.0.99") && !reason.contains("tunnel"),
+        "{reason}"
+    );
     for (expects_answer, is_single, is_obstacle) in [
         (true, false, true),
         (true, true, true),

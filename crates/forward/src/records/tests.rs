@@ -30,6 +30,7 @@ fn event(last: u8, began_ms: u64, step: Step, ms: u64) -> Event {
         listener: "192.0.2.1:80".parse().unwrap(),
         seat: 0,
         is_udp: false,
+        is_direct: false,
         step,
         began_ns: began_ms * MS,
         ns: ms * MS,

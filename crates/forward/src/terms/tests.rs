@@ -156,7 +156,11 @@ proptest! {
             (0..in_flight).map(move |_| index)
         });
         let tickets: Vec<_> = tickets.map(|index| group.bind(index, now()).unwrap()).collect();
-        let (form, terms) = find_terms(&group, now(), &mut Buffers::default());
+        let FoundTerms {
+            form,
+            members: terms,
+            ..
+        } = find_terms(&group, now(), &mut Buffers::default());
         prop_assert_eq!(form, Form::Turns);
         prop_assert_eq!(terms.len(), scene.members.len());
         let choices = count_choices(&group, seed);
@@ -207,7 +211,11 @@ fn s41_terms_of_hash_choose_the_members_that_the_group_chooses() {
                     .collect::<Vec<_>>()
             });
             let tickets: Vec<_> = tickets.collect();
-            let (form, terms) = find_terms(&group, now(), &mut Buffers::default());
+            let FoundTerms {
+                form,
+                members: terms,
+                ..
+            } = find_terms(&group, now(), &mut Buffers::default());
             let Form::Hash { bound } = form else {
                 panic!("{form:?}");
             };
@@ -269,7 +277,11 @@ fn s41_costs_are_scaled_by_the_members_that_serve() {
     };
     let find = |scene: &Scene| {
         let group = scene.make_group("least_connection");
-        let (form, terms) = find_terms(&group, now(), &mut Buffers::default());
+        let FoundTerms {
+            form,
+            members: terms,
+            ..
+        } = find_terms(&group, now(), &mut Buffers::default());
         let bases: Vec<_> = terms.iter().map(|member| member.base).collect();
         (form, bases)
     };
@@ -285,6 +297,30 @@ fn s41_costs_are_scaled_by_the_members_that_serve() {
         find(&scene),
         (Form::Turns, vec![65_536, u32::MAX, u32::MAX])
     );
+}
+
+#[test]
+fn s41_loads_of_prequal_are_scaled_by_the_members_that_serve() {
+    let scene = Scene {
+        members: vec![
+            make_state(1.0, &[]),
+            make_state(2.0, &[]),
+            make_state(100.0, &[Reason::Maintenance]),
+        ],
+        is_panicking: false,
+        passed: None,
+    };
+    let group = scene.make_group("prequal");
+    let found = find_terms(&group, now(), &mut Buffers::default());
+    // Two members are too few for a hot one, and nothing is known of latencies.
+    let hot_above = f32::INFINITY;
+    assert_eq!(found.form, Form::Prequal { hot_above });
+    assert_eq!(found.highest_weight, 2.0);
+    let terms: Vec<_> = { found.members.iter() }
+        .map(|member| (member.base, member.weight))
+        .collect();
+    let none = u32::MAX;
+    assert_eq!(terms, [(131_072, 131_072), (65_536, 65_536), (none, none)]);
 }
 
 #[test]
@@ -310,7 +346,7 @@ fn s41_members_elsewhere_have_terms_only() {
     let there = SocketAddr::from(([10, 0, 0, 1], 80));
     let members = vec![testing::member(0, here), testing::member(1, there)];
     let group = testing::group("random", GroupSettings::default(), members);
-    let (_, terms) = find_terms(&group, now(), &mut Buffers::default());
+    let terms = find_terms(&group, now(), &mut Buffers::default()).members;
     let found: Vec<_> = terms
         .iter()
         .map(|member| (member.index, member.address))

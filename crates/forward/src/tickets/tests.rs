@@ -77,11 +77,11 @@ fn s41_answered_connections_are_counted_without_a_ticket_each() {
     tickets.record_answer(&mut homes, &key(1), at(1));
     tickets.record_acceptance(&mut homes, &key(2), at(1));
     assert_eq!(counts(&homes, &tickets), (3, 3, 1));
-    tickets.end(&mut homes, &key(1), SEAT, End::Closed, at(2));
-    tickets.end(&mut homes, &key(3), SEAT, End::Reset, at(2));
+    tickets.end(&mut homes, (&key(1), false), SEAT, End::Closed, at(2));
+    tickets.end(&mut homes, (&key(3), false), SEAT, End::Reset, at(2));
     assert_eq!(counts(&homes, &tickets), (1, 1, 0));
     // The end of a connection that nobody has heard of.
-    tickets.end(&mut homes, &key(9), SEAT + 1, End::Closed, at(2));
+    tickets.end(&mut homes, (&key(9), false), SEAT + 1, End::Closed, at(2));
     assert_eq!(counts(&homes, &tickets), (1, 1, 0));
 }
 
@@ -123,7 +123,7 @@ fn s41_a_new_process_takes_over_connections_at_the_first_look() {
     let (in_flight, kept, held) = counts(&homes, &tickets);
     assert_eq!((in_flight, kept, held), (3, 3, 1));
     for port in 1..=5 {
-        tickets.end(&mut homes, &key(port), SEAT, End::Closed, at(6));
+        tickets.end(&mut homes, (&key(port), false), SEAT, End::Closed, at(6));
     }
     assert_eq!(counts(&homes, &tickets), (0, 0, 0));
 }
@@ -147,7 +147,7 @@ fn s41_events_while_the_tables_are_read_change_no_count() {
             tickets.record_answer(&mut homes, &key(port), at(3));
         }
         for port in [1, 6] {
-            tickets.end(&mut homes, &key(port), SEAT, End::Closed, at(4));
+            tickets.end(&mut homes, (&key(port), false), SEAT, End::Closed, at(4));
         }
         tickets.end_look(&mut homes, at(5));
         assert_eq!(counts(&homes, &tickets), (4, 4, 0));
@@ -178,9 +178,36 @@ fn s41_connections_of_another_balancer_are_numbers_once_a_look_has_seen_the_answ
     tickets.end_look(&mut homes, at(4));
     assert_eq!(tickets.open().get(&(SEAT + 1)), Some(&0));
     for port in 1..=3 {
-        tickets.end(&mut homes, &key(port), SEAT, End::Closed, at(5));
+        tickets.end(&mut homes, (&key(port), false), SEAT, End::Closed, at(5));
     }
     assert_eq!(counts(&homes, &tickets), (0, 0, 0));
+}
+
+#[test]
+fn s41_sessions_whose_answers_nobody_sees_are_in_flight_and_say_nothing() {
+    let (mut homes, mut tickets) = (open_homes(None), Tickets::default());
+    for port in [1, 2] {
+        tickets.hold_unseen(&mut homes, key(port), SEAT, at(0));
+    }
+    assert_eq!(counts(&homes, &tickets), (2, 2, 0));
+    for _ in 0..3 {
+        look(&mut tickets, &mut homes, &[(1, true), (2, true)]);
+        tickets.end_look(&mut homes, at(1));
+        assert_eq!(counts(&homes, &tickets), (2, 2, 0));
+    }
+    for port in [1, 2] {
+        tickets.end(
+            &mut homes,
+            (&key(port), true),
+            SEAT,
+            End::Closed,
+            at(90_000),
+        );
+    }
+    assert_eq!(counts(&homes, &tickets), (0, 0, 0));
+    let group = homes[&SEAT].group.current.load();
+    let totals = group.members()[0].slot.record().request_totals();
+    assert_eq!((totals.cancelled, totals.total()), (2, 2));
 }
 
 /// A client whom the proxy keeps in the queue, as the member is at its limit, gets the place of a connection of the kernel.
@@ -208,7 +235,7 @@ fn s41_ends_of_answered_connections_make_room_for_those_who_wait() {
         assert_eq!(find_room(), Some(false));
         assert_eq!(find_room(), None, "nobody has called");
         if is_told {
-            tickets.end(&mut homes, &key(1), SEAT, End::Closed, at(3));
+            tickets.end(&mut homes, (&key(1), false), SEAT, End::Closed, at(3));
         } else {
             for _ in 0..2 {
                 look(&mut tickets, &mut homes, &[]);

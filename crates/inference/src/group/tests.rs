@@ -291,6 +291,40 @@ fn whole_answers_tell_the_pace() {
 }
 
 #[test]
+fn several_answers_side_by_side_tell_the_pace_of_each() {
+    for is_stream in [false, true] {
+        let group = group(1);
+        let mut builder = scan(1, 4000);
+        for turn in 0..50 {
+            let now = turn * 60 * SECOND;
+            let facts = RequestFacts {
+                is_stream,
+                ..facts(&mut builder)
+            };
+            let plan = group.plan_request(facts);
+            let single = plan.request_work().output_tokens;
+            let plan = plan.with_choices(4);
+            assert_eq!(plan.request_work().output_tokens, 4.0 * single);
+            let mut request = group.begin_request(&plan, 0, now).unwrap();
+            // Four answers of 25 tokens, of which each takes 0.2 seconds.
+            for event in 0..100 {
+                let at = now + SECOND / 10 + event * SECOND / 20;
+                group.take_events(&mut request, u64::from(is_stream), at);
+            }
+            let end = AnswerEnd {
+                events: if is_stream { 100 } else { 0 },
+                ..complete(usage(1000, Some(0)))
+            };
+            group.finish_request(&mut request, &end, now + 5 * SECOND);
+        }
+        let write = group.member_speeds()[0].get().write;
+        assert!((0.15..0.25).contains(&write), "{is_stream}: {write}");
+        let output = group.token_figures().expected_output(0, None);
+        assert!((20.0..45.0).contains(&output), "{output}");
+    }
+}
+
+#[test]
 fn members_that_do_not_exist_are_refused() {
     let group = group(1);
     let mut builder = scan(1, 4000);

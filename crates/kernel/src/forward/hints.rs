@@ -46,6 +46,7 @@ mod tests {
             is_direct: false,
             has_tunnel: false,
             has_rows: false,
+            is_limited: false,
         };
         let ports = NatPorts {
             first: 65_530,

@@ -111,6 +111,8 @@ pub struct Listener {
     pub has_tunnel: bool,
     /// True if likewise other balancers have the listening address.
     pub has_rows: bool,
+    /// True if [`Forwarder::set_limits`](super::Forwarder::set_limits) has written limits of the address.
+    pub is_limited: bool,
 }
 
 /// Range of ports towards members, with full NAT.
@@ -134,8 +136,9 @@ impl Listener {
         let ([i, j], [k, l]) = (first.to_ne_bytes(), count.to_ne_bytes());
         let has_tunnel = self.has_tunnel || self.has_rows;
         let way =
-            u32::from(self.is_direct) | u32::from(has_tunnel) << 1 | u32::from(self.has_rows) << 2;
-        let [m, n, o, p] = way.to_ne_bytes();
+            u16::from(self.is_direct) | u16::from(has_tunnel) << 1 | u16::from(self.has_rows) << 2;
+        let [m, n] = way.to_ne_bytes();
+        let [o, p] = u16::from(self.is_limited).to_ne_bytes();
         [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p]
     }
 }
@@ -417,6 +420,9 @@ pub enum Step {
 /// Kind of the event [`Step::Accept`]: `EVENT_ACCEPT`.
 pub(super) const ACCEPT: u16 = 4;
 
+/// Kind of session of an event, for one whose answers do not pass the balancer.
+pub(super) const UDP_UNSEEN: u8 = 2;
+
 /// Event of a connection: `struct evk_event`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Event {
@@ -428,6 +434,8 @@ pub struct Event {
     pub seat: u32,
     /// True for a session of UDP.
     pub is_udp: bool,
+    /// True for a session of UDP whose member answers the client without the balancer.
+    pub is_direct: bool,
     /// Kind of the event.
     pub step: Step,
     /// Time of the client's SYN, in nanoseconds of the machine's clock.
@@ -449,7 +457,7 @@ impl Event {
         let mut bytes = Reader(bytes);
         let pair = Pair::read(&mut bytes);
         let (listener, seat) = (bytes.address(), bytes.u32());
-        let (kind, end, is_udp) = (bytes.u16(), bytes.u8(), bytes.u8() != 0);
+        let (kind, end, udp) = (bytes.u16(), bytes.u8(), bytes.u8());
         let step = match (kind, end) {
             (1, _) => Step::Begin,
             (2, _) => Step::Answer,
@@ -468,7 +476,8 @@ impl Event {
             pair,
             listener,
             seat,
-            is_udp,
+            is_udp: udp != 0,
+            is_direct: udp == UDP_UNSEEN,
             step,
             began_ns: bytes.u64(),
             ns: bytes.u64(),
@@ -565,7 +574,7 @@ pub struct Terms {
     pub must_leave: bool,
     /// Hash of the member's name, for decisions by hash.
     pub name_hash: u64,
-    /// Weight of the member, for the bound of these decisions.
+    /// Weight of the member, for the bound of these decisions. For `prequal` the load of a connection.
     pub weight: u32,
 }
 
@@ -624,11 +633,13 @@ impl ListenerCounts {
 /// Decisions of a group: `struct evk_group`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GroupTerms {
-    /// Form of the decisions: 0 leaves them to the proxy, 1 is by score, 2 by turns, 3 by hash.
+    /// Form of the decisions: 0 leaves them to the proxy, 1 is by score, 2 by turns, 3 by hash, 4 by load and cost
+    /// (`prequal`).
     pub form: u32,
     /// Cost of each further connection, in 1/256 of the first.
     pub growth: u32,
-    /// Most connections at a member for decisions by hash, in 1/16,384 of the average; 0 is no bound.
+    /// Most connections at a member for decisions by hash, in 1/16,384 of the average; 0 is no bound. For `prequal` the load
+    /// from which on a member is hot, from `scale_hot` of `evenkeel-core`.
     pub bound: u32,
     /// Seats of the members.
     pub seats: Vec<u32>,

@@ -11,6 +11,8 @@ mod groups;
 mod hints;
 mod layout;
 mod learnt_ids;
+mod limit_tables;
+mod limits;
 mod listeners;
 mod nat;
 mod outcomes;
@@ -54,6 +56,10 @@ pub use self::detach::{Detachment, Removed};
 use self::layout::{Age, SourceLimit};
 use self::layout::{CONNECTIONS_PER_SESSION, UDP_PINNED, UDP_SIZED};
 pub use self::learnt_ids::LearntIds;
+pub use self::limits::{
+    ClientLimits, ClientRate, CountedPlace, LimitCounts, LimitPlace, ListenerLimits,
+    MAX_EXCEPTIONS, ReachedLimit, RuleLimits,
+};
 pub use self::nat::{find_nat_ports, find_source};
 pub use self::outcomes::OUTCOMES;
 pub use self::place::Place;
@@ -597,10 +603,14 @@ fn read_rings(
     builder.build().map_err(failed())
 }
 
+/// Returns the names of all maps that outlive a process.
+fn list_pinned() -> impl Iterator<Item = &'static &'static str> {
+    PINNED.iter().chain(&UDP_PINNED).chain(&limits::PINNED)
+}
+
 /// True if all maps that outlive a process are in the folder.
 fn is_complete(folder: &Path) -> bool {
-    let mut names = PINNED.iter().chain(&UDP_PINNED);
-    names.all(|name| folder.join(name).exists())
+    list_pinned().all(|name| folder.join(name).exists())
 }
 
 fn open(folder: &Path, memory: u64) -> Result<OpenObject, BpfError> {
@@ -618,7 +628,7 @@ fn open(folder: &Path, memory: u64) -> Result<OpenObject, BpfError> {
             map.set_max_entries(entries)
                 .map_err(failed_to("set the size of a BPF map"))?;
         }
-        if PINNED.contains(&name.as_str()) || UDP_PINNED.contains(&name.as_str()) {
+        if list_pinned().any(|pinned| *pinned == name) {
             map.set_pin_path(folder.join(name))
                 .map_err(failed_to("hold a BPF map"))?;
         }

@@ -1,7 +1,7 @@
 //! Kinds of packets, as the program counts them.
 
 /// Kinds of packets, in the order of `enum evk_outcome`: a name for scripts, and the meaning of each.
-pub const OUTCOMES: [(&str, &str); 22] = [
+pub const OUTCOMES: [(&str, &str); 23] = [
     ("to_member", "forwarded to members"),
     ("to_client", "forwarded to clients"),
     (
@@ -82,5 +82,9 @@ pub const OUTCOMES: [(&str, &str); 22] = [
     (
         "late_answer",
         "dropped: answers to a single datagram that has had an answer, or whose `answer_timeout` was over",
+    ),
+    (
+        "proxied_limit",
+        "left to the proxy: connections above `max_connections` or `limits` of the rule",
     ),
 ];

@@ -11,7 +11,7 @@ use super::layout::Age;
 use crate::bpf::{BpfError, failed_to};
 
 /// Version of the maps and of the answers of the program, part of a [`Place`]: maps of another version are only ended.
-pub(super) const LAYOUT: u32 = 15;
+pub(super) const LAYOUT: u32 = 16;
 
 /// Number of the filter at its place on an interface. A fixed one: the next process replaces the filter there.
 pub(super) const HANDLE: u32 = 1;

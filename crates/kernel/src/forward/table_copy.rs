@@ -28,6 +28,8 @@ pub struct UdpCopy {
     pub seat: u32,
     /// Address that the member sees with full NAT.
     pub source: Option<SocketAddr>,
+    /// True if the member answers the client without the balancer.
+    pub is_direct: bool,
     /// True if the member has answered.
     pub is_answered: bool,
     /// Time of the first datagram, in nanoseconds of the machine's clock.

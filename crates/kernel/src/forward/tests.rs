@@ -22,6 +22,7 @@ mod families;
 mod hash;
 mod hostile;
 mod large_groups;
+mod limits;
 mod listeners;
 mod nat;
 mod packets;
@@ -124,13 +125,15 @@ fn list_connections(forwarder: &Forwarder) -> Vec<Connection> {
 
 fn seats() -> impl Strategy<Value = Vec<Seat>> {
     let counts = (0..20u32, prop_oneof![0..20u32, any::<u32>()]);
-    let seat = (any::<u32>(), counts, 0..30u32, 0..100u64).prop_map(
-        |(base, (own, others), room, next_turn)| Seat {
+    let load = prop_oneof![Just(65_536u32), any::<u32>()];
+    let seat = (any::<u32>(), counts, 0..30u32, 0..100u64, load).prop_map(
+        |(base, (own, others), room, next_turn, load)| Seat {
             base,
             own,
             others,
             room,
             next_turn,
+            load,
         },
     );
     proptest::collection::vec(seat, 0..=GROUP_SEATS)
@@ -173,7 +176,7 @@ fn compare(
             room: seat.room,
             must_leave: false,
             name_hash: 0,
-            weight: 0,
+            weight: seat.load,
         };
         forwarder.set_terms(number, &terms).unwrap();
         let counts = Counts {
@@ -189,9 +192,13 @@ fn compare(
             Form::Own | Form::Hash { .. } => 0,
             Form::Score { .. } => 1,
             Form::Turns => 2,
+            Form::Prequal { .. } => 4,
         },
         growth,
-        bound: 0,
+        bound: match form {
+            Form::Prequal { .. } => last as u32,
+            _ => 0,
+        },
         seats: (first..).take(all.len()).collect(),
     };
     forwarder.set_group(7, &group).unwrap();
@@ -223,11 +230,19 @@ fn s41_the_kernel_chooses_as_core_does() {
     let form = prop_oneof![
         Just(Form::Score { growth: 1.0 }),
         Just(Form::Turns),
+        Just(Form::Prequal { hot_above: 1.0 }),
         Just(Form::Own)
     ];
     let mut runner = TestRunner::default();
     let others = prop_oneof![Just(0), any::<u128>()];
-    let cases = ((families(), others), seats(), (form, growth, 0..100u64));
+    // Times of turns, and loads of hot members.
+    let marks = prop_oneof![
+        0..100u64,
+        0..8_000u64,
+        any::<u32>().prop_map(u64::from),
+        Just(terms::NEVER_HOT.into())
+    ];
+    let cases = ((families(), others), seats(), (form, growth, marks));
     runner
         .run(&cases, |(families, all, terms)| {
             compare(trial.forwarder(), families, &all, terms);
@@ -320,6 +335,7 @@ fn listener(family: Family, group: u32, retries: u32) -> Listener {
         is_direct: false,
         has_tunnel: false,
         has_rows: false,
+        is_limited: false,
     }
 }
 

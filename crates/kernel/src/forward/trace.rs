@@ -13,6 +13,7 @@ use super::layout::{self, Connection, Reader};
 use super::outcomes::OUTCOMES;
 use super::place::Place;
 use super::table::read_table;
+use super::udp::{KEY, SESSION, UdpSession};
 use crate::bpf::{BpfError, failed_to};
 
 /// Map with the client whose packets are told.
@@ -192,6 +193,7 @@ impl TracedPacket {
 pub struct Trace {
     filter: MapHandle,
     connections: MapHandle,
+    sessions: MapHandle,
     ring: RingBuffer<'static>,
     packets: Arc<Mutex<Vec<TracedPacket>>>,
     client: (IpAddr, u16),
@@ -222,6 +224,7 @@ impl Trace {
         let folder = place.folder();
         let filter = open_map(&folder, FILTER)?;
         let connections = open_map(&folder, "evk_connections")?;
+        let sessions = open_map(&folder, "evk_udp_sessions")?;
         let map = open_map(&folder, PACKETS)?;
         if read_end(&filter)? > now_ns {
             return Err(BpfError::File(
@@ -241,6 +244,7 @@ impl Trace {
         let trace = Trace {
             filter,
             connections,
+            sessions,
             ring: builder.build().map_err(failed())?,
             packets,
             client: (ip.to_canonical(), port),
@@ -280,19 +284,39 @@ impl Trace {
     ///
     /// The kernel refuses.
     pub fn list_connections(&self) -> Result<Vec<Connection>, BpfError> {
-        let (ip, port) = self.client;
-        let is_of = |client: SocketAddr| client.ip() == ip && [0, client.port()].contains(&port);
         let mut found = Vec::new();
         read_table::<{ layout::ADDRESS }, { layout::CONNECTION }>(
             &self.connections,
             |key, value| {
                 let connection = Connection::read(key, value);
-                if is_of(connection.pair.client) {
+                if self.is_client(connection.pair.client) {
                     found.push(connection);
                 }
             },
         )?;
         Ok(found)
+    }
+
+    /// Returns the client's sessions of UDP in the table.
+    ///
+    /// # Errors
+    ///
+    /// The kernel refuses.
+    pub fn list_sessions(&self) -> Result<Vec<UdpSession>, BpfError> {
+        let mut found = Vec::new();
+        read_table::<KEY, SESSION>(&self.sessions, |key, value| {
+            let session = UdpSession::read(key, value);
+            if self.is_client(session.of.client) {
+                found.push(session);
+            }
+        })?;
+        Ok(found)
+    }
+
+    /// True if an address is the client's that is traced.
+    fn is_client(&self, address: SocketAddr) -> bool {
+        let (ip, port) = self.client;
+        address.ip() == ip && [0, address.port()].contains(&port)
     }
 }
 

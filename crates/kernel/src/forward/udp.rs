@@ -17,6 +17,9 @@ pub(super) const QUIC: u32 = 256;
 /// Flag of the session of a single datagram.
 pub(super) const SINGLE: u32 = 1024;
 
+/// Flag of a session whose member answers the client without the balancer.
+pub(super) const UDP_DIRECT: u32 = 4096;
+
 /// Listening address of a UDP rule, with what its sessions get: `struct evk_udp_listener`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UdpListener {
@@ -30,13 +33,17 @@ pub struct UdpListener {
     pub nat: Option<NatPorts>,
     /// Time without a datagram after which a session is over.
     pub idle: Duration,
+    /// True if members have this address, too, and answer clients without the balancer.
+    pub is_direct: bool,
     /// Time for the first answer; `None` if no answer is expected.
     pub answer: Option<Duration>,
     /// True if a client of QUIC whose address changes stays at the member of its connection id.
     pub is_quic: bool,
-    /// True if each datagram is a session of its own, which ends with the first answer. With full NAT an answer is expected;
-    /// with half NAT none is, and the session is over at once.
+    /// True if each datagram is a session of its own, which ends with the first answer. With full NAT an answer is expected.
+    /// With half NAT and with direct answers none is, and the session is over at once.
     pub is_single: bool,
+    /// True if [`Forwarder::set_limits`](super::Forwarder::set_limits) has written limits of the address.
+    pub is_limited: bool,
 }
 
 impl UdpListener {
@@ -46,7 +53,8 @@ impl UdpListener {
         let answer = self.answer.map_or(0, |answer| count_units(answer).max(1));
         let parts = [
             &self.group.to_ne_bytes()[..],
-            &u32::from(self.retries).to_ne_bytes(),
+            &u16::from(self.retries).to_ne_bytes(),
+            &[u8::from(self.is_limited), u8::from(self.is_direct)],
             &first.to_ne_bytes(),
             &count.to_ne_bytes(),
             &count_units(self.idle).to_ne_bytes(),
@@ -185,6 +193,12 @@ impl UdpSession {
     pub fn find_span(&self, now_ns: u64) -> Duration {
         self.find_age(now_ns)
             .saturating_sub(self.find_silence(now_ns))
+    }
+
+    /// True if the member answers the client without the balancer. Then the session counts as answered, as nobody sees
+    /// answers.
+    pub fn is_direct(&self) -> bool {
+        self.age.has_flag(UDP_DIRECT)
     }
 
     /// True if the member sees an address and a port of the balancer.

@@ -3,7 +3,7 @@
 use super::Forwarder;
 use super::layout::{ADDRESS, ANSWERED, CONFIRMED, COPIED, UNIT, write_address};
 use super::table_copy::{CopyResult, UdpCopy};
-use super::udp::{SESSION, UdpSession};
+use super::udp::{SESSION, UDP_DIRECT, UdpSession};
 use crate::bpf::{self, BpfError};
 
 impl UdpSession {
@@ -15,6 +15,7 @@ impl UdpSession {
             member: self.member,
             seat: self.seat,
             source: self.has_nat().then_some(self.source),
+            is_direct: self.is_direct(),
             is_answered: self.is_answered(),
             began_ns: self.began_ns,
             seen_ns: now_ns.saturating_sub(u64::try_from(silence).unwrap_or(u64::MAX)),
@@ -26,8 +27,9 @@ impl UdpCopy {
     /// Returns `struct evk_udp_order`.
     fn write(&self) -> Vec<u8> {
         let answered = if self.is_answered { ANSWERED } else { 0 };
+        let direct = if self.is_direct { UDP_DIRECT } else { 0 };
         // The limits of sources are those of the balancer where the session began.
-        let flags = COPIED | CONFIRMED | answered;
+        let flags = COPIED | CONFIRMED | answered | direct;
         let source = self.source.unwrap_or(self.of.client);
         let mut out = write_address(self.member).to_vec();
         out.extend(write_address(source));

@@ -10,6 +10,7 @@ use evenkeel_tls::client::{Client, ClientPem};
 
 use super::conditions::Refusal;
 use super::objects::{ObjectName, Objects};
+use super::secret_contents::AUTHORITIES;
 use super::text::hash_of;
 
 /// Folder of the contents of secrets. There is no such folder on disk: the contents stay in memory.
@@ -68,7 +69,7 @@ pub(crate) fn read_authorities<'o>(
 ) -> Result<&'o str, String> {
     let missing = || format!("there is no ConfigMap {name}; create it");
     let map = objects.config_maps.get(name).ok_or_else(missing)?;
-    let Some(text) = map.data.get("ca.crt") else {
+    let Some(text) = map.data.get(AUTHORITIES) else {
         return Err(format!(
             "ConfigMap {name} has no ca.crt; write the certificates of authorities there (PEM)"
         ));

@@ -1,6 +1,6 @@
 //! Events about objects that cannot be served as they are written: written once for each change, at a bounded rate.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -112,10 +112,11 @@ fn write_event(
 
 /// Logs reports that are new. People read those about gateways and routes in conditions, so the log has them for those
 /// who look closely.
-fn log_new(notices: &[Notice], logged: &mut HashSet<u64>) {
-    for notice in notices.iter().filter(|of| logged.insert(key_of(of))) {
+fn log_new(notices: &[(u64, Notice)], logged: &mut HashSet<u64>) {
+    for (_, notice) in notices.iter().filter(|(key, _)| logged.insert(*key)) {
         let (kind, object, reason) = (notice.kind.name(), &notice.object, notice.reason);
-        let message = shorten(&notice.message);
+        // A line of the log stays a line, whatever the object has in it.
+        let message = shorten(&notice.message).replace(char::is_control, " ");
         match notice.kind {
             Kind::Ingress | Kind::Service => {
                 warn!("gateways: {kind} {object}: {reason}: {message}")
@@ -123,6 +124,20 @@ fn log_new(notices: &[Notice], logged: &mut HashSet<u64>) {
             _ => debug!("gateways: {kind} {object}: {reason}: {message}"),
         }
     }
+}
+
+/// Returns the next report that is to be written: one of a namespace with the fewest events so far, so that many reports of
+/// one namespace do not keep those of others waiting. `counts` has the numbers of events.
+fn find_next<'n>(
+    all: &'n [(u64, Notice)],
+    written: &HashSet<u64>,
+    counts: &HashMap<String, usize>,
+) -> Option<&'n (u64, Notice)> {
+    let open = all.iter().filter(|(key, _)| !written.contains(key));
+    open.min_by_key(|(_, of)| {
+        let count = counts.get(&of.object.namespace);
+        count.copied().unwrap_or_default()
+    })
 }
 
 impl EventWriter {
@@ -133,7 +148,8 @@ impl EventWriter {
         let mut of_statuses = StatusNotices::default();
         let (mut pace, mut told) = (Pace::default(), false);
         while facts.changed().await.is_ok() {
-            let mut all: Vec<Notice> = Vec::new();
+            let mut all: Vec<(u64, Notice)> = Vec::new();
+            let mut counts = HashMap::new();
             let mut is_read = false;
             loop {
                 if let Some(term) = &mut self.term {
@@ -142,19 +158,24 @@ impl EventWriter {
                 }
                 if !is_read || facts.has_changed().unwrap_or(false) {
                     let known = Arc::clone(&facts.borrow_and_update());
-                    all = self.list_notices(&known, &mut of_statuses);
+                    let notices = self.list_notices(&known, &mut of_statuses);
+                    all = { notices.into_iter() }
+                        .map(|notice| (key_of(&notice), notice))
+                        .collect();
                     is_read = true;
-                    let keys: HashSet<u64> = all.iter().map(key_of).collect();
+                    let keys: HashSet<u64> = all.iter().map(|(key, _)| *key).collect();
                     logged.retain(|key| keys.contains(key));
                     written.retain(|key| keys.contains(key));
                     log_new(&all, &mut logged);
                 }
-                let Some(notice) = all.iter().find(|of| !written.contains(&key_of(of))) else {
+                let Some((key, notice)) = find_next(&all, &written, &counts) else {
                     break;
                 };
                 match self.write(notice).await {
                     Ok(()) => {
-                        written.insert(key_of(notice));
+                        written.insert(*key);
+                        let namespace = notice.object.namespace.clone();
+                        *counts.entry(namespace).or_default() += 1;
                         pace.note_success();
                         sleep(PAUSE).await;
                     }
@@ -216,6 +237,30 @@ mod tests {
             reason: "Closed",
             message: message.into(),
         }
+    }
+
+    #[test]
+    fn many_reports_of_a_namespace_do_not_keep_others_waiting() {
+        let of = |namespace: &str, number: u64| {
+            let object = ObjectName::new(namespace, "web");
+            let notice = Notice {
+                object,
+                ..notice(&number.to_string())
+            };
+            (number, notice)
+        };
+        let mut all: Vec<_> = (0..100).map(|number| of("flood", number)).collect();
+        all.extend([of("shop", 100), of("shop", 101)]);
+        let (mut written, mut counts) = (HashSet::new(), HashMap::new());
+        let mut order = Vec::new();
+        while let Some((key, notice)) = find_next(&all, &written, &counts) {
+            written.insert(*key);
+            let namespace = notice.object.namespace.clone();
+            *counts.entry(namespace).or_default() += 1;
+            order.push(*key);
+        }
+        assert_eq!(order[..6], [0, 100, 1, 101, 2, 3]);
+        assert_eq!(order.len(), all.len());
     }
 
     #[test]

@@ -24,11 +24,9 @@ pub(super) async fn serve_copy(last_copy: &LastCopy, manager: &Manager) -> bool 
     };
     match apply(Arc::clone(&copy), manager).await {
         Ok(()) => {
-            last_copy.note_copied_gateways(copy.at);
-            last_copy.log_use(
-                "gateways and routes are served as they were, those",
-                copy.at,
-            );
+            let at = copy.time_of_gateways();
+            last_copy.note_copied_gateways(at);
+            last_copy.log_use("gateways and routes are served as they were, those", at);
             true
         }
         Err(error) => {

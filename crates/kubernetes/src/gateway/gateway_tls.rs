@@ -10,7 +10,7 @@ use super::certificates::{Files, add_authorities, load_certificate, read_authori
 use super::conditions::{Condition, Refusal};
 use super::grants::is_granted;
 use super::objects::{GROUP, Gateway, Items, Kind, ObjectName, Objects, Reference};
-use super::text::quote;
+use super::text::{hash_of, quote};
 use crate::read_value::ReadValue;
 
 /// Settings of TLS of a gateway. A field that is not known could demand something, so none may be skipped.
@@ -62,34 +62,69 @@ struct ValidationSpec {
 /// Mode in which clients without a good certificate are served, too.
 const INSECURE: &str = "AllowInsecureFallback";
 
-/// Verification of clients' certificates at a port.
-#[derive(Clone, Debug)]
+/// Demand for certificates of clients.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Demand {
+    /// Clients need a good certificate.
+    Required,
+    /// Clients without a certificate are served, too.
+    Optional,
+    /// Clients with a bad certificate, or without one, are served, too.
+    Insecure,
+}
+
+/// Verification of clients' certificates at a listener.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ClientValidation {
     /// File with the certificates of authorities.
     ca_file: PathBuf,
     /// Contents of the file.
     authorities: Arc<[u8]>,
-    /// True if clients without a good certificate are served, too.
-    is_insecure: bool,
+    demand: Demand,
 }
 
 impl ClientValidation {
+    /// Makes the verification by authorities that `user`, an object of the kind `kind`, trusts. `files` gets their
+    /// certificates.
+    pub(crate) fn new(
+        (kind, user): (&str, &ObjectName),
+        authorities: Arc<[u8]>,
+        demand: Demand,
+        files: &mut Files,
+    ) -> Self {
+        ClientValidation {
+            ca_file: add_authorities(kind, user, Arc::clone(&authorities), files),
+            authorities,
+            demand,
+        }
+    }
+
     /// Writes the line of the configuration.
     pub(crate) fn write(&self) -> String {
         let ca_file = quote(&self.ca_file.display().to_string());
-        let more = match self.is_insecure {
-            true => ", required = false, accept_invalid = true",
-            false => "",
+        let more = match self.demand {
+            Demand::Required => "",
+            Demand::Optional => ", required = false",
+            Demand::Insecure => ", required = false, accept_invalid = true",
         };
         format!("client_certificates = {{ ca_file = {ca_file}{more} }}")
+    }
+
+    /// Returns a word for names of rules, which stays the same if the authorities get other certificates.
+    pub(crate) fn find_word(&self) -> String {
+        // The folder is named after the contents.
+        let user = self.ca_file.parent().and_then(|folder| folder.parent());
+        let user = user.unwrap_or(&self.ca_file).display().to_string();
+        let hash = hash_of(&(user, self.demand as u8));
+        format!("client-{hash:016x}")
     }
 }
 
 /// True if clients are verified in the same way.
-pub(crate) fn are_alike(one: &Option<ClientValidation>, other: &Option<ClientValidation>) -> bool {
+pub(crate) fn are_alike(one: Option<&ClientValidation>, other: Option<&ClientValidation>) -> bool {
     match (one, other) {
         (Some(one), Some(other)) => {
-            one.is_insecure == other.is_insecure && one.authorities == other.authorities
+            one.demand == other.demand && one.authorities == other.authorities
         }
         (one, other) => one.is_none() && other.is_none(),
     }
@@ -143,9 +178,9 @@ pub(crate) fn refuse_tls(gateway: &Gateway) -> Option<Refusal> {
 impl ValidationSpec {
     /// Finds the verification for a gateway. `files` gets the certificates of authorities.
     fn find(&self, gateway: &ObjectName, objects: &Objects, files: &mut Files) -> FoundValidation {
-        let is_insecure = match self.mode.as_deref().unwrap_or("AllowValidOnly") {
-            "AllowValidOnly" => false,
-            INSECURE => true,
+        let demand = match self.mode.as_deref().unwrap_or("AllowValidOnly") {
+            "AllowValidOnly" => Demand::Required,
+            INSECURE => Demand::Insecure,
             other => {
                 let message =
                     format!("mode {other:?} is not supported; use AllowValidOnly or {INSECURE}");
@@ -174,14 +209,10 @@ impl ValidationSpec {
                 references,
             };
         }
-        let authorities: Arc<[u8]> = all.into_bytes().into();
-        let ca_file = add_authorities("gateways", gateway, Arc::clone(&authorities), files);
+        let authorities = all.into_bytes().into();
+        let user = ("gateways", gateway);
         FoundValidation {
-            validation: Ok(ClientValidation {
-                ca_file,
-                authorities,
-                is_insecure,
-            }),
+            validation: Ok(ClientValidation::new(user, authorities, demand, files)),
             references,
         }
     }

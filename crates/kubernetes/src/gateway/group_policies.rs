@@ -33,9 +33,27 @@ pub(crate) struct Layer {
     member: Vec<PolicyLine>,
     pub(super) route: Vec<PolicyLine>,
     pub(super) rule: Vec<PolicyLine>,
+    /// Limits of `route` for routes without engines: those of tokens are left out. `None` if all limits hold for all routes.
+    pub(super) limits_without_engines: Option<PolicyLine>,
+    /// True if the target is a gateway: what does not go together with a route is left out of the route.
+    pub(super) is_of_gateway: bool,
 }
 
 impl Layer {
+    fn new(policy: &EvenkeelPolicy, is_of_gateway: bool) -> Arc<Self> {
+        let spec = &policy.spec;
+        let without = spec.limits_without_tokens.clone();
+        Arc::new(Layer {
+            policy: policy.metadata.object_name(),
+            group: spec.group.clone(),
+            member: spec.member.clone(),
+            route: spec.route.clone(),
+            rule: spec.rule.clone(),
+            limits_without_engines: without.filter(|_| is_of_gateway),
+            is_of_gateway,
+        })
+    }
+
     /// True if the policy has keys of groups or members.
     fn is_of_groups(&self) -> bool {
         !self.group.is_empty() || !self.member.is_empty()
@@ -55,6 +73,16 @@ pub(crate) struct GroupTuning {
     pub(crate) policies: Vec<ObjectName>,
     /// Keys, each with the place of its policy among the policies.
     origins: Vec<(String, usize)>,
+    /// Number of policies before those of gateways.
+    own: usize,
+}
+
+/// Policy to which a problem of a group is due.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Culprit<'t> {
+    pub(crate) policy: &'t ObjectName,
+    /// True if the policy is one of a gateway, which others need all the same.
+    pub(crate) is_of_gateway: bool,
 }
 
 impl GroupTuning {
@@ -75,6 +103,9 @@ impl GroupTuning {
             }
         }
         self.policies.push(layer.policy.clone());
+        if !layer.is_of_gateway {
+            self.own = self.policies.len();
+        }
     }
 
     /// Adds the keys of a service's annotations that no policy sets.
@@ -88,7 +119,7 @@ impl GroupTuning {
 
     /// Returns the policy to which a problem of the group is due: the least specific one of those that have set the keys in
     /// question. `None` if no policy has set one.
-    pub(crate) fn find_culprit(&self, problem: &Problem) -> Option<&ObjectName> {
+    pub(crate) fn find_culprit(&self, problem: &Problem) -> Option<Culprit<'_>> {
         let causes: Vec<&str> = match problem.key.rsplit('.').next() {
             // The parser reports there that the keys do not go together.
             Some("sticky") => vec!["granularity", "adaptive"],
@@ -103,8 +134,11 @@ impl GroupTuning {
             let origins = self.origins.iter().filter(|(key, _)| is_cause(key));
             origins.map(|(_, policy)| *policy).max()
         };
-        let found = find(&|key| causes.contains(&key)).or_else(|| find(&is_named));
-        self.policies.get(found?)
+        let found = find(&|key| causes.contains(&key)).or_else(|| find(&is_named))?;
+        Some(Culprit {
+            policy: self.policies.get(found)?,
+            is_of_gateway: found >= self.own,
+        })
     }
 }
 
@@ -117,6 +151,8 @@ pub(crate) struct GroupPolicies {
     layers: BTreeMap<Target, Arc<Layer>>,
     /// Targets of policies with which the configuration cannot be made.
     held: BTreeMap<Target, ObjectName>,
+    /// Policies of gateways that do not go together with routes, with these routes.
+    unfit: BTreeSet<(ObjectName, Kind, ObjectName)>,
     findings: BTreeMap<ObjectName, Findings>,
 }
 
@@ -214,7 +250,16 @@ fn check_sections(target: Target, layer: &Layer) -> Result<Target, Refusal> {
 impl GroupPolicies {
     /// Reads all policies. `refused` has those with which the configuration cannot be made.
     pub(crate) fn new(objects: &Objects, refused: &BTreeMap<Owner, String>) -> Self {
-        let mut policies = GroupPolicies::default();
+        let unfit = refused.keys().filter_map(|owner| match owner {
+            Owner::PolicyAtRoute(policy, kind, route) => {
+                Some((policy.clone(), *kind, route.clone()))
+            }
+            _ => None,
+        });
+        let mut policies = GroupPolicies {
+            unfit: unfit.collect(),
+            ..GroupPolicies::default()
+        };
         let all = objects.evenkeel_policies.values();
         let mut sorted: Vec<&EvenkeelPolicy> = all.map(AsRef::as_ref).collect();
         sorted.sort_by_key(|of| rank_age(&of.metadata));
@@ -223,13 +268,7 @@ impl GroupPolicies {
             let spec = &policy.spec;
             let refused = refused.get(&Owner::Policy(name.clone()));
             let problem = spec.problem.as_ref().or(refused);
-            let layer = Arc::new(Layer {
-                policy: name.clone(),
-                group: spec.group.clone(),
-                member: spec.member.clone(),
-                route: spec.route.clone(),
-                rule: spec.rule.clone(),
-            });
+            let [layer, of_gateway] = [false, true].map(|of| Layer::new(policy, of));
             let targets = spec.target_refs.iter().take(MAX_TARGETS).map(|target| {
                 let found = match problem {
                     Some(message) => {
@@ -242,7 +281,11 @@ impl GroupPolicies {
                 };
                 let refusal = found
                     .and_then(|found| check_sections(found, &layer))
-                    .and_then(|found| policies.add_layer(found, &layer))
+                    .and_then(|found| {
+                        let is_of_gateway = found.0 == Kind::Gateway;
+                        let layer = if is_of_gateway { &of_gateway } else { &layer };
+                        policies.add_layer(found, layer)
+                    })
                     .err();
                 (target.clone(), refusal)
             });
@@ -348,7 +391,11 @@ impl GroupPolicies {
         let mut seen = BTreeSet::new();
         let of_gateways = { gateways.iter() }
             .filter(|name| seen.insert(*name))
-            .filter_map(|name| self.find(Kind::Gateway, name, None));
+            .filter_map(|name| self.find(Kind::Gateway, name, None))
+            .filter(|layer| {
+                let at = || (layer.policy.clone(), kind, route.clone());
+                self.unfit.is_empty() || !self.unfit.contains(&at())
+            });
         let of_route = self.find(kind, route, None).into_iter();
         let all = of_route.chain(of_gateways);
         all.filter(|layer| layer.is_of_groups() || !layer.route.is_empty())
@@ -387,6 +434,26 @@ impl GroupPolicies {
         (tuning != GroupTuning::default()).then(|| Arc::new(tuning))
     }
 
+    /// Returns for people what a gateway's policy does not hold for, although it is accepted. `refused` has the reasons.
+    fn show_exceptions(&self, policy: &ObjectName, refused: &BTreeMap<Owner, String>) -> String {
+        let of_rules = Self::show_rule_refusals(policy, refused);
+        let mut of_routes = self.unfit.iter().filter(|(of, ..)| of == policy);
+        let first = of_routes.next().map(|(_, kind, route)| {
+            let owner = Owner::PolicyAtRoute(policy.clone(), *kind, route.clone());
+            let message = refused.get(&owner).map_or("", String::as_str);
+            let others = match of_routes.count() {
+                0 => String::new(),
+                count => format!(", and for {count} other routes"),
+            };
+            format!(
+                "the policy does not hold for {} {route}{others}: {message}",
+                kind.name()
+            )
+        });
+        let all: Vec<String> = of_rules.into_iter().chain(first).collect();
+        all.join("; ")
+    }
+
     /// Makes the status of a policy: an entry for each target. `refused` has rules that cannot have keys of the policy.
     pub(crate) fn show_policy(
         &self,
@@ -419,7 +486,7 @@ impl GroupPolicies {
                 None => Condition {
                     message: find_kind(target)
                         .filter(|kind| *kind == Kind::Gateway)
-                        .and_then(|_| Self::show_rule_refusals(&name, refused))
+                        .map(|_| self.show_exceptions(&name, refused))
                         .unwrap_or_default(),
                     ..Condition::holds("Accepted", "Accepted")
                 },

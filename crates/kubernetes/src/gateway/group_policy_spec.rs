@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 
 use super::policy_check::{find_problem, find_route_problem, find_rule_problem};
 use super::policy_keys::{
-    GROUP_KEYS, HTTP_KEYS, MEMBER_KEYS, PolicyLine, ROUTE_KEYS, RULE_KEYS, is_of_machine,
+    GROUP_KEYS, HTTP_KEYS, LIMITS, MEMBER_KEYS, PolicyLine, ROUTE_KEYS, RULE_KEYS, is_of_machine,
     is_url_of_member,
 };
 use super::policy_spec::PolicyTarget;
@@ -38,6 +38,8 @@ pub struct EvenkeelPolicySpec {
     pub member: Vec<PolicyLine>,
     /// Keys of the routes of requests.
     pub route: Vec<PolicyLine>,
+    /// Limits of requests among the keys of routes, without those of tokens; `None` if no limit is one of tokens.
+    pub limits_without_tokens: Option<PolicyLine>,
     /// Keys of the rules.
     pub rule: Vec<PolicyLine>,
     /// Reason why the keys cannot be used.
@@ -93,7 +95,9 @@ impl From<RawSpec> for EvenkeelPolicySpec {
                 .or_else(|| find_route_problem(&route))
                 .or_else(|| find_rule_problem(&rule))
         });
+        let limits = raw.route.get(LIMITS).filter(|_| problem.is_none());
         EvenkeelPolicySpec {
+            limits_without_tokens: limits.and_then(leave_out_tokens),
             target_refs: raw.target_refs,
             group,
             member,
@@ -102,6 +106,18 @@ impl From<RawSpec> for EvenkeelPolicySpec {
             problem,
         }
     }
+}
+
+/// Returns limits of requests without those of tokens; `None` if no limit is one of tokens.
+fn leave_out_tokens(limits: &Value) -> Option<PolicyLine> {
+    let list = list_limits(limits);
+    let is_plain = |limit: &&Value| limit.get("tokens").is_none();
+    let plain: Vec<Value> = list.iter().filter(is_plain).cloned().collect();
+    if plain.len() == list.len() {
+        return None;
+    }
+    // All limits together could be read.
+    read_limits(LIMITS, &plain.into()).ok()
 }
 
 /// Reads the keys of a section.
@@ -124,7 +140,7 @@ fn read_lines(
         }
         match (key.as_str(), value) {
             ("http", Value::Object(options)) => read_http_keys(&path, options),
-            ("request_limits", _) => Ok(vec![read_limits(&path, value)?]),
+            (LIMITS, _) => Ok(vec![read_limits(&path, value)?]),
             _ => Ok(vec![read_line(&path, key, value)?]),
         }
     });
@@ -151,17 +167,21 @@ fn read_http_keys(path: &str, options: &Map<String, Value>) -> Result<Vec<Policy
     lines.collect()
 }
 
+/// Returns the limits of a list, or a single limit.
+fn list_limits(limits: &Value) -> &[Value] {
+    match limits {
+        Value::Array(list) => list.as_slice(),
+        single => std::slice::from_ref(single),
+    }
+}
+
 /// Reads limits of requests, which remember fewer clients than usual: each rule of a route has tables of its own.
 ///
 /// # Errors
 ///
 /// The reason why the limits cannot be used.
 fn read_limits(path: &str, limits: &Value) -> Result<PolicyLine, String> {
-    let tables = match limits {
-        Value::Array(list) => list.as_slice(),
-        single => std::slice::from_ref(single),
-    };
-    let tables = tables.iter().map(|table| {
+    let tables = list_limits(limits).iter().map(|table| {
         let text = write_value(path, table, MAX_DEPTH)?;
         let keys = { text.strip_prefix("{ ") }.filter(|keys| !keys.trim_start().starts_with('}'));
         Ok(match keys {
@@ -171,7 +191,7 @@ fn read_limits(path: &str, limits: &Value) -> Result<PolicyLine, String> {
     });
     let tables = tables.collect::<Result<Vec<String>, String>>()?;
     let value = format!("[{}]", tables.join(", "));
-    let key = "request_limits".to_owned();
+    let key = LIMITS.to_owned();
     Ok(PolicyLine { key, value })
 }
 

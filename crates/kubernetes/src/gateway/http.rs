@@ -9,7 +9,7 @@ use super::expressions::check_regex;
 use super::filters::{FilterText, escape, write_changes};
 use super::grpc::BAD_METHOD;
 use super::objects::{HttpMatch, HttpRule, Kind, Retry, ValueMatch};
-use super::route_policies::{list_route_lines, sets_route_key};
+use super::route_policies::{RouteTargets, list_route_lines, sets_route_key};
 use super::target_filters::{GroupActions, read_target_filters};
 use super::text::{quote, quote_table};
 
@@ -25,6 +25,19 @@ const MOST_RETRIES: u32 = 10;
 
 /// Longest pause before a retry of the configuration, in milliseconds.
 const LONGEST_BACKOFF: u64 = 60_000;
+
+/// Most regular expressions of a route or an Ingress, each of which may take memory of 128 KiB.
+pub(crate) const MAX_EXPRESSIONS: usize = 64;
+
+/// Returns the number of regular expressions of a rule.
+pub(crate) fn count_expressions(rule: &HttpRule) -> usize {
+    let values = rule.matches.iter().flat_map(|of| {
+        let values = of.headers.iter().chain(of.query_params.iter());
+        values.chain(&of.path)
+    });
+    let is_expression = |of: &&ValueMatch| of.kind.as_deref() == Some("RegularExpression");
+    values.filter(is_expression).count()
+}
 
 /// Kind of a condition on paths, in the order of precedence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -204,7 +217,7 @@ impl RuleText {
                 return Err(message.into());
             }
             text.actions.read_redirect_path()?;
-            text.add_policies(referrer, false);
+            text.add_policies(referrer, RouteTargets::Nobody);
             return text.check_prefix();
         }
         let edits = &text.actions.edits;
@@ -237,7 +250,7 @@ impl RuleText {
             text.actions
                 .lines
                 .push(format!("answer = {{ status = {status} }}"));
-            text.add_policies(referrer, false);
+            text.add_policies(referrer, RouteTargets::Nobody);
             return Ok(text);
         }
         let changes = changes.map(|changes| format!("request_fields = {changes}"));
@@ -257,17 +270,22 @@ impl RuleText {
         let has_engines = text.groups.iter().any(|name| groups.is_pool(name));
         let has_timeout = sets_route_key(referrer.inherited, "response_timeout");
         text.read_limits(rule, has_engines && !has_timeout)?;
-        text.add_policies(referrer, true);
+        let has_engines = text.groups.iter().any(|name| groups.has_engines(name));
+        let targets = match has_engines {
+            true => RouteTargets::Engines,
+            false => RouteTargets::Members,
+        };
+        text.add_policies(referrer, targets);
         text.check_prefix()
     }
 
-    /// Adds the keys that policies set, and the rule does not. `has_members` is false if the balancer answers the requests.
-    fn add_policies(&mut self, referrer: Referrer<'_>, has_members: bool) {
+    /// Adds the keys that policies set, and the rule does not.
+    fn add_policies(&mut self, referrer: Referrer<'_>, targets: RouteTargets) {
         let is_set = |key: &str| {
             let mut lines = self.actions.lines.iter();
             lines.any(|line| line.split_once(" = ").is_some_and(|(own, _)| own == key))
         };
-        let lines = list_route_lines(referrer.inherited, has_members, is_set);
+        let lines = list_route_lines(referrer.inherited, targets, is_set);
         self.actions.lines.extend(lines);
     }
 

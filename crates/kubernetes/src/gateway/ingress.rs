@@ -3,6 +3,7 @@
 //! | module | what it has |
 //! |---|---|
 //! | [`annotations`] | treatment of requests, as annotations of ingress-nginx say |
+//! | [`client_certificates`] | certificates that clients have to show |
 //! | [`listeners`] | listeners of all Ingresses, with certificates |
 //! | [`passwords`] | users and hashes of their passwords in secrets |
 //! | [`paths`] | paths, and regular expressions that stand for a prefix |
@@ -17,6 +18,7 @@ use super::objects::{Ingress, IngressClass, Kind, ObjectName, Objects};
 use super::settings::IngressSettings;
 
 pub(crate) mod annotations;
+pub(crate) mod client_certificates;
 pub(crate) mod listeners;
 pub(crate) mod passwords;
 pub(crate) mod paths;

@@ -10,6 +10,12 @@ pub(crate) const PREFIX: &str = "nginx.ingress.kubernetes.io/";
 /// Annotation with the name of a secret with passwords.
 pub(crate) const AUTH_SECRET: &str = "nginx.ingress.kubernetes.io/auth-secret";
 
+/// Annotation with the name of a secret with authorities of clients' certificates.
+pub(crate) const AUTH_TLS_SECRET: &str = "nginx.ingress.kubernetes.io/auth-tls-secret";
+
+/// Annotation with further host names.
+pub(crate) const ALIASES: &str = "nginx.ingress.kubernetes.io/server-alias";
+
 /// Annotation with the name of a class, from before Ingresses had a field for the name.
 pub(crate) const OLD_CLASS: &str = "kubernetes.io/ingress.class";
 

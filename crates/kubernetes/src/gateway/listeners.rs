@@ -1,6 +1,6 @@
 //! Listeners of gateways: protocols, conflicts, certificates, and the routes that they allow.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::net::IpAddr;
 use std::path::PathBuf;
 
@@ -11,7 +11,7 @@ use super::conditions::{Condition, Refusal, list_conditions};
 use super::gateway_tls::{ClientValidation, FoundValidation, GatewayTls, are_alike};
 use super::grants::is_granted;
 use super::objects::{GROUP, Gateway, Kind, Listener, ListenerSet, Metadata, Objects, Reference};
-use super::text::{Owner, is_host};
+use super::text::{Owner, covers_host, is_host};
 
 /// Protocol of clients at a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -89,6 +89,8 @@ pub(crate) struct ListenerState<'o> {
     /// Set of the listener; `None` for a listener of the gateway itself.
     set: Option<(Kind, &'o ListenerSet)>,
     pub(crate) listener: &'o Listener,
+    /// Host of Ingresses, in lower case, which is the only one of the listener.
+    ingress_host: Option<String>,
     /// Protocol; `None` if it is not supported.
     pub(crate) class: Option<Class>,
     /// Kinds of routes that may attach.
@@ -136,6 +138,7 @@ impl<'o> ListenerState<'o> {
             gateway,
             set,
             listener,
+            ingress_host: None,
             class: None,
             kinds: Vec::new(),
             refusal: None,
@@ -181,7 +184,11 @@ impl<'o> ListenerState<'o> {
 
     /// Returns the owner of the listener's lines.
     pub(crate) fn owner(&self) -> Owner {
-        let (home, name) = (self.home().object_name(), self.listener.name.clone());
+        let (home, mut name) = (self.home().object_name(), self.listener.name.clone());
+        if let Some(host) = &self.ingress_host {
+            // No listener of an object has such a name.
+            name = format!("{name}/{host}");
+        }
         match self.set {
             Some((kind, _)) => Owner::SetListener(kind, home, name),
             None => Owner::Listener(home, name),
@@ -195,14 +202,32 @@ impl<'o> ListenerState<'o> {
         self.certificates = certificates;
     }
 
+    /// Has the listener serve a single host of Ingresses, and verify its clients if there is a verification. A listener that
+    /// cannot do that serves nobody.
+    pub(crate) fn limit_to_host(
+        &mut self,
+        host: &str,
+        validation: Option<&Result<ClientValidation, String>>,
+    ) {
+        self.ingress_host = Some(host.to_owned());
+        match validation {
+            Some(Ok(validation)) => self.validation = Some(validation.clone()),
+            Some(Err(message)) => {
+                self.refusal = Some(("NoValidCACertificate", message.clone()));
+            }
+            None => {}
+        }
+    }
+
     /// True if the listener stands for Ingresses, which share a port with gateways.
     fn is_of_ingress(&self) -> bool {
         self.gateway.metadata.namespace.is_empty()
     }
 
     /// Returns the host name of the listener; `None` stands for all names.
-    pub(crate) fn hostname(&self) -> Option<&'o str> {
-        let hostname = self.listener.hostname.as_deref();
+    pub(crate) fn hostname(&self) -> Option<&str> {
+        let own = self.ingress_host.as_deref();
+        let hostname = own.or(self.listener.hostname.as_deref());
         hostname.filter(|hostname| !hostname.is_empty())
     }
 
@@ -401,6 +426,62 @@ impl<'o> ListenerState<'o> {
     }
 }
 
+/// Hosts of gateways at ports of Ingresses for HTTPS.
+struct IngressPorts(BTreeMap<(Vec<IpAddr>, u16), Vec<Option<String>>>);
+
+impl IngressPorts {
+    fn find(
+        listeners: &[ListenerState<'_>],
+        address_of: impl Fn(&Gateway) -> Option<Vec<IpAddr>>,
+    ) -> Self {
+        let mut found = BTreeMap::new();
+        // Ingresses come last.
+        for listener in listeners.iter().rev() {
+            let is_tls = listener
+                .class
+                .is_some_and(|class| class.shares_port_with(Class::Https));
+            let Some(addresses) = address_of(listener.gateway).filter(|_| is_tls) else {
+                continue;
+            };
+            let at = (addresses, listener.listener.port);
+            if listener.is_of_ingress() {
+                if listener.refusal.is_none() {
+                    found.entry(at).or_insert_with(Vec::new);
+                }
+            } else if let Some(hosts) = found.get_mut(&at) {
+                hosts.push(listener.hostname().map(str::to_ascii_lowercase));
+            }
+        }
+        IngressPorts(found)
+    }
+
+    /// Returns the reason why a listener of Ingresses cannot have its host: an Ingress takes no host from a gateway.
+    fn find_conflict(&self, listener: &ListenerState<'_>, addresses: &[IpAddr]) -> Option<String> {
+        let (host, port) = (listener.ingress_host.as_ref()?, listener.listener.port);
+        let hosts = self.0.get(&(addresses.to_vec(), port))?;
+        let covers = |of: &Option<String>| of.as_ref().is_none_or(|of| covers_host(of, host));
+        hosts.iter().any(covers).then(|| {
+            format!("a gateway has a listener for {host} at port {port}; choose another host")
+        })
+    }
+
+    /// Returns the reason why a listener of a gateway cannot verify clients at its port: clients of Ingresses are served
+    /// there where no name says otherwise.
+    fn refuse(&self, listener: &ListenerState<'_>, addresses: &[IpAddr]) -> Option<String> {
+        let port = listener.listener.port;
+        let is_shutting = !listener.is_of_ingress()
+            && listener.hostname().is_none()
+            && listener.validation.is_some()
+            && self.0.contains_key(&(addresses.to_vec(), port));
+        is_shutting.then(|| {
+            format!(
+                "port {port} has Ingresses, whose clients are not verified; choose another port, set a hostname, or set pool in \
+                 [kubernetes.gateway]"
+            )
+        })
+    }
+}
+
 /// Puts listeners at their addresses and ports, and finds conflicts: the first of several listeners that exclude each
 /// other is used. `address_of` has the addresses of a gateway.
 pub(crate) fn place_listeners(
@@ -409,23 +490,20 @@ pub(crate) fn place_listeners(
 ) -> Vec<Frontend> {
     let mut frontends: Vec<Frontend> = Vec::new();
     let mut by_port: BTreeMap<(Vec<IpAddr>, u16, bool), usize> = BTreeMap::new();
-    // Verification of clients' certificates, by the numbers of the frontends.
+    let mut frontend_hosts = HashSet::new();
+    // Verification of clients whose TLS ends here for connections, by the numbers of the frontends.
     let mut validations: BTreeMap<usize, Option<ClientValidation>> = BTreeMap::new();
     // Ports that have a listener for all connections.
     let mut without_names = BTreeSet::new();
-    // Ingresses verify nobody, and come last: a gateway must not close the port of theirs.
-    let mut of_ingresses = BTreeSet::new();
-    for listener in listeners.iter().filter(|of| of.is_of_ingress()) {
-        let addresses = address_of(listener.gateway).filter(|_| listener.refusal.is_none());
-        if listener.class.is_some_and(Class::ends_tls) {
-            of_ingresses.extend(addresses.map(|at| (at, listener.listener.port)));
-        }
-    }
+    let ports = IngressPorts::find(listeners, &address_of);
     for (number, listener) in listeners.iter_mut().enumerate() {
         let (Some(class), Some(addresses)) = (listener.class, address_of(listener.gateway)) else {
             continue;
         };
-        if listener.refusal.is_some() {
+        if let Some(message) = ports.find_conflict(listener, &addresses) {
+            (listener.conflict, listener.refusal) = (Some(("HostnameConflict", message)), None);
+        }
+        if listener.refusal.is_some() || listener.conflict.is_some() {
             continue;
         }
         let port = listener.listener.port;
@@ -434,9 +512,6 @@ pub(crate) fn place_listeners(
         let next = frontends.len();
         let index = *by_port.entry(at).or_insert(next);
         if index == next {
-            if of_ingresses.contains(&(addresses.clone(), port)) {
-                validations.insert(index, None);
-            }
             frontends.push(Frontend {
                 addresses,
                 port,
@@ -451,27 +526,31 @@ pub(crate) fn place_listeners(
         let host = listener.hostname().map(str::to_ascii_lowercase);
         // Ingresses have the names that no listener for TLS has, so another listener cannot have them.
         let is_taken = listener.is_of_ingress() && without_names.contains(&index);
+        let is_known = |host: &Option<String>| frontend_hosts.contains(&(index, host.clone()));
         if is_taken || !frontend.class.shares_port_with(class) {
             let message =
                 format!("port {port} has a listener of another protocol; choose another port");
             listener.conflict = Some(("ProtocolConflict", message));
         } else if !listener.is_of_ingress()
-            && (class.is_alone() && !frontend.listeners.is_empty()
-                || frontend.hosts.contains(&host))
+            && (class.is_alone() && !frontend.listeners.is_empty() || is_known(&host))
         {
             let message = format!(
                 "port {port} has a listener of the same hostname; choose another hostname or port"
             );
             listener.conflict = Some(("HostnameConflict", message));
-        } else if class.ends_tls()
+        } else if let Some(message) = ports.refuse(listener, &frontend.addresses) {
+            listener.refusal = Some(("PortUnavailable", message));
+        } else if class == Class::Terminate
             && !are_alike(
-                { validations.entry(index) }.or_insert_with(|| listener.validation.clone()),
-                &listener.validation,
+                { validations.entry(index) }
+                    .or_insert_with(|| listener.validation.clone())
+                    .as_ref(),
+                listener.validation.as_ref(),
             )
         {
-            // The handshake comes before the choice of a listener.
+            // One rule ends TLS of all of them.
             let message = format!(
-                "port {port} has a listener of another gateway that verifies certificates of clients in another way; \
+                "port {port} has a listener for TLS of another gateway that verifies certificates of clients in another way; \
                  choose another port, or set pool in [kubernetes.gateway]"
             );
             listener.refusal = Some(("PortUnavailable", message));
@@ -479,6 +558,7 @@ pub(crate) fn place_listeners(
             if class.is_stream() && host.is_none() {
                 without_names.insert(index);
             }
+            frontend_hosts.insert((index, host.clone()));
             frontend.hosts.push(host);
             frontend.listeners.push(number);
         }

@@ -29,6 +29,7 @@
 //! | `text` | writer of the configuration's text in parts, which knows the owner of each line |
 //! | [`world`] | objects as far as they are known, and the store of a kind's objects for the watcher |
 //! | `object_status` | objects with what keeps them from being served, for the admin API |
+//! | `secret_contents` | contents of secrets and ConfigMaps that are kept |
 //! | `raw_object` | objects of any kind as the API server sends them |
 //! | `reported` | versions and statuses of objects at the API server, which the translation does not read |
 //! | `from_copy` | gateways of the last good copy, at a start without the API server |
@@ -87,6 +88,7 @@ mod route_key;
 mod route_policies;
 mod routes;
 mod rule_policies;
+mod secret_contents;
 mod service_annotations;
 mod status_list;
 mod target_filters;

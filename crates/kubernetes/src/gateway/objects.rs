@@ -23,6 +23,7 @@ pub use super::routes::{
     Mirror, PathChange, Redirect, Retry, RouteSpec, SessionPersistence, StreamRule, Timeouts,
     UrlRewrite, ValueMatch,
 };
+use super::secret_contents::{leave_authorities, leave_certificates, leave_passwords};
 use super::values::or_default;
 pub(crate) use super::values::{
     EXPERIMENTAL_GROUP, GROUP, INFERENCE_GROUP, INGRESS_GROUP, OWN_GROUP,
@@ -551,35 +552,23 @@ macro_rules! with_field {
     };
 }
 
-/// Name of a secret's content with users and hashes of their passwords.
-pub(crate) const USERS: &str = "auth";
-
-/// Takes all contents out of a secret that nobody needs: only users, and hashes, which begin with `$`, stay.
-fn leave_passwords(data: Option<&mut Value>) {
-    let data = data.and_then(Value::as_object_mut).into_iter().flatten();
-    for (_, value) in data.filter(|(name, _)| *name != USERS) {
-        // Of a `$` all bits but two are in the first character of base64.
-        if !value.as_str().is_some_and(|text| text.starts_with('J')) {
-            *value = "".into();
-        }
-    }
-}
-
 /// Takes out of an object what the translation does not read.
 fn keep_meaning(kind: Kind, object: &mut Value) {
     let Some(fields) = object.as_object_mut() else {
         return;
     };
     let status = fields.remove("status");
-    if kind == Kind::ConfigMap {
-        fields.remove("binaryData");
-        // Other contents may be long.
-        if let Some(data) = fields.get_mut("data").and_then(Value::as_object_mut) {
-            data.retain(|name, _| name == "ca.crt");
+    let data = fields.get_mut("data").and_then(Value::as_object_mut);
+    if let Some(data) = data {
+        match kind {
+            Kind::ConfigMap => leave_authorities(data),
+            Kind::Secret => leave_certificates(data),
+            Kind::OpaqueSecret => leave_passwords(data),
+            _ => {}
         }
     }
-    if kind == Kind::OpaqueSecret {
-        leave_passwords(fields.get_mut("data"));
+    if kind == Kind::ConfigMap {
+        fields.remove("binaryData");
     }
     let used = match kind {
         // A gateway keeps the address that it has.
@@ -759,17 +748,22 @@ mod tests {
     #[test]
     fn no_contents_are_kept_but_passwords() {
         let mut objects = Objects::default();
-        let data = json!({ "auth": "YTpi", "anna": "JDJ5JGE=", "token": "c2VjcmV0", "number": 7 });
+        let data = json!({ "auth": "YTpi", "anna": "JDJ5JGE=", "token": "c2VjcmV0", "number": 7, "ca.crt": "Yw==" });
         let secret = json!({ "metadata": { "namespace": "shop", "name": "a" }, "data": data });
-        objects.put(Kind::OpaqueSecret, secret).unwrap();
-        let kept = &objects.opaque_secrets[&ObjectName::new("shop", "a")].data;
+        objects.put(Kind::OpaqueSecret, secret.clone()).unwrap();
+        let name = ObjectName::new("shop", "a");
+        let kept = &objects.opaque_secrets[&name].data;
         let kept: Vec<(&str, &str)> = kept.iter().map(|(k, v)| (&**k, &**v)).collect();
         let wanted = [
             ("anna", "JDJ5JGE="),
             ("auth", "YTpi"),
+            ("ca.crt", "Yw=="),
             ("number", ""),
             ("token", ""),
         ];
         assert_eq!(kept, wanted);
+        objects.put(Kind::Secret, secret).unwrap();
+        let kept: Vec<&String> = objects.secrets[&name].data.keys().collect();
+        assert_eq!(kept, ["ca.crt"]);
     }
 }

@@ -1,5 +1,8 @@
 //! Keys of the configuration that EvenkeelPolicies may set.
 
+/// Key of limits of requests, which may be limits of tokens.
+pub(crate) const LIMITS: &str = "request_limits";
+
 /// Keys of groups that a policy may set, as in `[group.NAME]`. The others name members, files, and addresses of other
 /// machines, or belong to other objects of the API.
 pub(crate) const GROUP_KEYS: [&str; 24] = [
@@ -34,7 +37,7 @@ pub(crate) const MEMBER_KEYS: [&str; 1] = ["max_connections"];
 
 /// Keys of routes of requests that a policy may set, as in a table of `routes`: limits, retries and times.
 pub(crate) const ROUTE_KEYS: [&str; 14] = [
-    "request_limits",
+    LIMITS,
     "max_body",
     "retries",
     "retry_statuses",
@@ -58,7 +61,7 @@ pub(crate) const RULE_KEYS: [&str; 8] = [
     "udp",
     "limits",
     "max_connections",
-    "request_limits",
+    LIMITS,
     "http",
 ];
 
@@ -96,20 +99,13 @@ pub(crate) fn is_of_machine(key: &str) -> bool {
     is_file || is_memory || matches!(key, "tls" | "port")
 }
 
-/// True if a URL is one of a member: the host is the member's address, and the port the member's, or a number.
+/// True if a URL is one of a member: the host is the member's address, and the port the member's. Other ports of the address
+/// may be those of others, as of a node whose network a pod uses.
 pub(crate) fn is_url_of_member(url: &str) -> bool {
     let rest = url.strip_prefix("http://");
     let rest = rest.or_else(|| url.strip_prefix("https://"));
-    let Some(rest) = rest.and_then(|rest| rest.strip_prefix("{host}")) else {
-        return false;
-    };
-    let end = rest.find('/').unwrap_or(rest.len());
-    let (port, _) = rest.split_at(end);
-    match port.strip_prefix(':') {
-        None => port.is_empty(),
-        Some("{port}") => true,
-        Some(number) => number.parse::<u16>().is_ok_and(|number| number > 0),
-    }
+    let rest = rest.and_then(|rest| rest.strip_prefix("{host}:{port}"));
+    rest.is_some_and(|path| path.is_empty() || path.starts_with('/'))
 }
 
 #[cfg(test)]
@@ -120,9 +116,11 @@ mod tests {
     fn metrics_come_from_the_member() {
         for (url, is) in [
             ("http://{host}:{port}/metrics", true),
-            ("https://{host}/metrics?a={member}", true),
-            ("http://{host}:9100", true),
-            ("http://{host}:0/metrics", false),
+            ("https://{host}:{port}/metrics?a={member}", true),
+            ("http://{host}:{port}", true),
+            ("https://{host}/metrics", false),
+            ("http://{host}:9100", false),
+            ("http://{host}:{port}0/metrics", false),
             ("http://{host}:{port}@a.example/", false),
             ("http://{host}.example/metrics", false),
             ("http://{host}?x", false),

@@ -13,20 +13,11 @@ use crate::list::{self, ListError, Raw, RawDetails, RawMetadata, Status};
 #[serde(transparent)]
 pub(crate) struct RawAny<'a>(#[serde(borrow)] &'a RawValue);
 
-/// Names of an object.
-#[derive(Default, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-struct ObjectNames {
-    name: Option<String>,
-    namespace: Option<String>,
-    resource_version: Option<String>,
-}
-
 /// Object of which only the names are read.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct NamedObject {
-    metadata: ObjectNames,
+    metadata: RawMetadata,
 }
 
 /// Fields of a status.
@@ -47,15 +38,8 @@ impl RawAny<'_> {
         Ok(match serde_json::from_str(text) {
             Ok(object) => object,
             Err(_) => {
-                let ObjectNames {
-                    name,
-                    namespace,
-                    resource_version,
-                } = serde_json::from_str::<NamedObject>(text)?.metadata;
-                json!({
-                    "metadata": { "name": name, "namespace": namespace, "resourceVersion": resource_version },
-                    "spec": "too deep",
-                })
+                let metadata = serde_json::from_str::<NamedObject>(text)?.metadata;
+                json!({ "metadata": metadata, "spec": "too deep" })
             }
         })
     }
@@ -87,14 +71,13 @@ impl<'a> Raw<'a> for RawAny<'a> {
 
     fn into_object(self) -> Result<(String, Value, String), ListError> {
         let mut object = self.read()?;
-        let (name, version) = Self::read_metadata(&mut object)?.into_name()?;
-        let metadata = object.get("metadata");
-        let namespace = metadata.and_then(|of| of.get("namespace")?.as_str());
-        let namespace = namespace.unwrap_or_default();
-        if !is_object_name(&name) || !is_object_name(namespace) {
+        let mut metadata = Self::read_metadata(&mut object)?;
+        let namespace = metadata.namespace.take().unwrap_or_default();
+        let (name, version) = metadata.into_name()?;
+        if !is_object_name(&name) || !is_object_name(&namespace) {
             return Err(ListError::Bounds("an object whose name cannot be used"));
         }
-        let key = ObjectName::new(namespace, &name).to_string();
+        let key = ObjectName::new(&namespace, &name).to_string();
         Ok((key, object, version))
     }
 

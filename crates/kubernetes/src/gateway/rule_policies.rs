@@ -66,9 +66,15 @@ impl RulePlace<'_> {
     }
 }
 
-/// True if the proxy alone can do what the key says.
-fn needs_proxy(key: &str) -> bool {
+/// True if the key is a limit of rules.
+fn is_limit(key: &str) -> bool {
     matches!(key, "limits" | "max_connections")
+}
+
+/// True if the proxy alone can do what the line says: limits of times and bytes.
+fn needs_proxy(line: &PolicyLine) -> bool {
+    let needs = |key| line.value.contains(key);
+    line.key == "limits" && ["max_lifetime", "bandwidth"].into_iter().any(needs)
 }
 
 /// True if a rule without the key is the same.
@@ -94,8 +100,8 @@ impl GroupPolicies {
 
     /// Returns the keys of a rule, each as the most specific policy sets the key: those of the rule's routes for connections
     /// or datagrams, by their owners, and then those of the gateways. A gateway's way of answers from the kernel is not for
-    /// routes whose own policy chooses the proxy, and a gateway's limits are not for routes whose own policy chooses the
-    /// kernel.
+    /// routes whose own policy chooses the proxy, and a gateway's limits of times and bytes are not for routes whose own
+    /// policy chooses the kernel.
     pub(crate) fn list_rule_lines<'r>(
         &self,
         place: &RulePlace<'_>,
@@ -117,9 +123,9 @@ impl GroupPolicies {
                 add(line, &owner);
             }
         }
-        let fits_routes = |key: &str| {
-            let is_of_kernel = matches!(key, "return_path" | "anycast");
-            !(has_proxy && is_of_kernel || has_kernel && needs_proxy(key))
+        let fits_routes = |line: &PolicyLine| {
+            let is_of_kernel = matches!(line.key.as_str(), "return_path" | "anycast");
+            !(has_proxy && is_of_kernel || has_kernel && needs_proxy(line))
         };
         for gateway in gateways {
             let Some(layer) = self.find(Kind::Gateway, &gateway, None) else {
@@ -128,7 +134,7 @@ impl GroupPolicies {
             let owner = Owner::PolicyAtRule(layer.policy.clone(), place.name.to_owned());
             let own = layer.rule.iter();
             let mut own = own
-                .filter(|line| place.has_key(&line.key) && fits_routes(&line.key))
+                .filter(|line| place.has_key(&line.key) && fits_routes(line))
                 .peekable();
             if own.peek().is_none() || place.refused.contains_key(&owner) {
                 continue;
@@ -158,7 +164,7 @@ impl GroupPolicies {
                 true => format!(
                     "forward: with \"kernel\" the rule cannot have `{key}`, which needs the proxy: remove one of the two"
                 ),
-                false if needs_proxy(&first.key) => format!(
+                false if is_limit(&first.key) => format!(
                     "{}: holds for all routes of the port with `{key}`: set it in the policy of the Gateway",
                     first.key
                 ),

@@ -3,7 +3,6 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
 
 use evenkeel_config::{IngressController, Kubernetes, Node};
 use evenkeel_manager::Manager;
@@ -15,7 +14,6 @@ use evenkeel_manager::subsystem::{Commit, PrepareErrors, Subsystem};
 use evenkeel_net::Tasks;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
-use tokio::time::timeout;
 use tracing::warn;
 
 use super::control::{Counts, Plan, apply_once, control};
@@ -25,12 +23,9 @@ use super::object_status::list_objects;
 use super::objects::ObjectName;
 use super::settings::{IngressSettings, Settings};
 use super::world::World;
-use crate::last_copy::LastCopy;
+use crate::last_copy::{LastCopy, WAIT};
 use crate::status::{ControllerStatus, KindStatus, ObjectStatus};
 use crate::subsystem::find_api;
-
-/// Time for which a start waits for the gateways.
-const START: Duration = Duration::from_secs(5);
 
 /// Controller of the Gateway API. Clones are the same.
 #[derive(Clone, Debug)]
@@ -91,8 +86,15 @@ impl Gateways {
     pub fn kinds(&self) -> Vec<KindStatus> {
         let world = self.inner.state.lock().world.clone();
         let mut kinds = world.map(|world| world.kinds()).unwrap_or_default();
-        let copy_of = self.inner.counts.copy.time_of_gateways();
-        kinds.iter_mut().for_each(|kind| kind.copy_of = copy_of);
+        let copy = &self.inner.counts.copy;
+        let (copy_of, explanation) = (copy.time_of_gateways(), copy.explain_gateways());
+        for kind in &mut kinds {
+            kind.copy_of = copy_of;
+            if let (Some(error), Some(explanation)) = (&mut kind.error, &explanation) {
+                error.push_str("; ");
+                error.push_str(explanation);
+            }
+        }
         kinds
     }
 
@@ -164,10 +166,10 @@ impl Service for Gateways {
                 return Ok(());
             };
             let applied = apply_once(plan, Arc::clone(&manager), Arc::clone(&counts));
-            let is_answered = matches!(timeout(START, applied).await, Ok(true));
+            let is_answered = counts.copy.wait_for_answer(applied).await == Some(true);
             if !is_answered && !serve_copy(&counts.copy, &manager).await {
                 warn!(
-                    "gateways: no answer of the API server within {START:?}: gateways are served once the server answers"
+                    "gateways: no answer of the API server within {WAIT:?}: gateways are served once the server answers"
                 );
             }
             Ok(())

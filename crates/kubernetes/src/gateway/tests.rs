@@ -12,6 +12,7 @@ use super::translate::{Refused, Translation};
 
 mod again;
 mod away;
+mod bounds;
 mod client_certificates;
 mod datagrams;
 mod group_policies;
@@ -19,6 +20,7 @@ mod grpc;
 mod hosts;
 mod https_and_tls;
 mod ingress;
+mod ingress_clients;
 mod isolation;
 mod listener_sets;
 mod parts;

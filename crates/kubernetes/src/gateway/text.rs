@@ -23,6 +23,8 @@ pub enum Owner {
     Policy(ObjectName),
     /// Keys of a gateway's EvenkeelPolicy in the rule with this name only.
     PolicyAtRule(ObjectName, String),
+    /// Keys of a gateway's EvenkeelPolicy for one route only.
+    PolicyAtRoute(ObjectName, Kind, ObjectName),
 }
 
 /// Lines that are written one by one.
@@ -254,6 +256,21 @@ pub(crate) fn is_exact_host(text: &str) -> bool {
     !text.starts_with("*.") && is_host(text)
 }
 
+/// True if a host name, perhaps with `*.` in front, stands for all names that `other` stands for.
+pub(crate) fn covers_host(host: &str, other: &str) -> bool {
+    match host.strip_prefix("*.") {
+        None => host == other,
+        Some(domain) => {
+            let inside = other.strip_prefix("*.").unwrap_or(other);
+            let is_below = |name: &str| {
+                { name.strip_suffix(domain) }
+                    .is_some_and(|before| before.ends_with('.') && before.len() > 1)
+            };
+            is_below(inside) || (inside == domain && other.starts_with("*."))
+        }
+    }
+}
+
 /// Writes a host name as the configuration has it: `*.` stands for any number of labels in the Gateway API, and for
 /// one in the configuration.
 pub(crate) fn write_host(host: &str) -> String {
@@ -293,6 +310,25 @@ mod tests {
         assert!(is_exact_host("a.example") && !is_exact_host("*.example"));
         assert_eq!(write_host("*.example"), "**.example");
         assert_eq!(write_host("a.example"), "a.example");
+    }
+
+    #[test]
+    fn hosts_cover_others_at_any_depth() {
+        for (host, other, covers) in [
+            ("a.example", "a.example", true),
+            ("a.example", "b.example", false),
+            ("*.example", "a.example", true),
+            ("*.example", "a.b.example", true),
+            ("*.example", "example", false),
+            ("*.example", ".example", false),
+            ("*.example", "aexample", false),
+            ("*.example", "*.example", true),
+            ("*.example", "*.a.example", true),
+            ("*.a.example", "*.example", false),
+            ("a.example", "*.example", false),
+        ] {
+            assert_eq!(covers_host(host, other), covers, "{host} {other}");
+        }
     }
 
     /// Part of a text.

@@ -37,6 +37,7 @@ mod blame;
 mod entry;
 mod frontend;
 mod ingress;
+mod ingress_listeners;
 mod kept;
 mod others;
 mod route;

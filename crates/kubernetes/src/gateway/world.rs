@@ -10,11 +10,12 @@ use serde_json::Value;
 use tokio::sync::{Notify, watch};
 use tracing::warn;
 
-use super::ingress_spec::AUTH_SECRET;
-use super::objects::{Kind, ObjectName, Objects};
+use super::ingress::is_own;
+use super::ingress_spec::{AUTH_SECRET, AUTH_TLS_SECRET};
+use super::objects::{Ingress, Kind, ObjectName, Objects};
 use super::raw_object::RawAny;
 use super::reported::{ReportedStatus, ReportedStatuses};
-use super::settings::Settings;
+use super::settings::{IngressSettings, Settings};
 use crate::list::{self, Event, Fault, ListError, Page, Store};
 use crate::status::KindStatus;
 
@@ -43,22 +44,59 @@ struct State {
     /// Kinds that have been listed, or that the cluster does not have.
     known: BTreeSet<Kind>,
     kinds: BTreeMap<Kind, KindStatus>,
-    /// True if Ingresses are served: then a cluster need not have the Gateway API.
-    serves_ingress: bool,
-    /// True once an Ingress refers to a secret with passwords.
-    needs_passwords: bool,
+    /// Settings of Ingresses. If there are some, a cluster need not have the Gateway API.
+    ingress: Option<IngressSettings>,
+    /// True once an Ingress that is served refers to a secret that may be of the type `Opaque`.
+    needs_opaque_secrets: bool,
 }
 
 impl State {
     fn knows_all(&self) -> bool {
         let is_needed = |kind: Kind| match kind {
             Kind::ConfigMap => self.objects.need_config_maps(),
-            Kind::OpaqueSecret => self.needs_passwords,
+            Kind::OpaqueSecret => self.needs_opaque_secrets,
             _ => true,
         };
         Kind::ALL
             .into_iter()
             .all(|kind| self.known.contains(&kind) || !is_needed(kind))
+    }
+
+    /// True if an Ingress is served, and refers to a secret that may be of the type `Opaque`.
+    fn refers_to_secret(&self, ingress: &Ingress) -> bool {
+        let annotations = &ingress.metadata.annotations;
+        let mut names = [AUTH_SECRET, AUTH_TLS_SECRET].into_iter();
+        let settings = self.ingress.as_ref();
+        names.any(|name| annotations.contains_key(name))
+            && settings.is_some_and(|of| is_own(ingress, &self.objects, of))
+    }
+
+    /// Returns the kind of objects that are to be followed since an object was put.
+    fn find_demand(&mut self, kind: Kind, name: &ObjectName) -> Option<Kind> {
+        let objects = &self.objects;
+        let demanded = match kind {
+            Kind::BackendTlsPolicy => Kind::ConfigMap,
+            Kind::Gateway => {
+                let gateway = objects.gateways.get(name)?;
+                gateway
+                    .spec
+                    .names_authorities()
+                    .then_some(Kind::ConfigMap)?
+            }
+            Kind::Ingress => {
+                let is_referring = self.refers_to_secret(objects.ingresses.get(name)?);
+                is_referring.then_some(Kind::OpaqueSecret)?
+            }
+            // Ingresses may have been there before their class.
+            Kind::IngressClass => {
+                let mut ingresses = objects.ingresses.values();
+                let is_referring = ingresses.any(|of| self.refers_to_secret(of));
+                is_referring.then_some(Kind::OpaqueSecret)?
+            }
+            _ => return None,
+        };
+        self.needs_opaque_secrets |= demanded == Kind::OpaqueSecret;
+        Some(demanded)
     }
 
     /// Removes an object. Returns true if it was there.
@@ -78,7 +116,7 @@ impl World {
         let world = World::default();
         {
             let mut state = world.state.lock();
-            state.serves_ingress = settings.ingress.is_some();
+            state.ingress.clone_from(&settings.ingress);
             let others = Kind::ALL
                 .into_iter()
                 .filter(|kind| !settings.follows(*kind));
@@ -118,7 +156,7 @@ impl World {
     /// Notes that a question about a kind has failed. An optional kind without the right to list it counts as one without
     /// objects: rights from before the kind was followed keep no gateway from serving.
     pub(crate) fn note_fault(&self, kind: Kind, fault: &Fault) {
-        // Only Ingresses with passwords wait for Opaque secrets.
+        // Only Ingresses that refer to secrets wait for Opaque ones.
         let may_be_missed =
             fault.code == 403 && (kind == Kind::OpaqueSecret || self.is_optional(kind));
         if may_be_missed && self.state.lock().known.insert(kind) {
@@ -140,7 +178,7 @@ impl World {
 
     /// True for kinds without which the controller works.
     fn is_optional(&self, kind: Kind) -> bool {
-        kind.is_optional() || kind.is_of_gateways() && self.state.lock().serves_ingress
+        kind.is_optional() || kind.is_of_gateways() && self.state.lock().ingress.is_some()
     }
 
     /// Notes that the cluster does not have a kind. Kinds that the controller needs are missed; without the others it
@@ -261,7 +299,6 @@ impl KindStore {
         let reported = kind
             .has_status()
             .then(|| ReportedStatus::read_from(&object));
-        let has_passwords = kind == Kind::Ingress && names_passwords(&object);
         let mut state = self.world.state.lock();
         let is_changed = match state.objects.put(kind, object) {
             Ok(is_changed) => is_changed,
@@ -278,28 +315,16 @@ impl KindStore {
         {
             self.world.reported.notify_one();
         }
+        let demanded = state.find_demand(kind, &name);
         if is_changed {
             state.changed.insert((kind, name));
         }
-        state.needs_passwords |= has_passwords;
-        let demanded = match kind {
-            Kind::BackendTlsPolicy | Kind::Gateway => {
-                state.objects.need_config_maps().then_some(Kind::ConfigMap)
-            }
-            _ => has_passwords.then_some(Kind::OpaqueSecret),
-        };
         if let Some(demanded) = demanded {
             let insert = |kinds: &mut BTreeSet<Kind>| kinds.insert(demanded);
             self.world.demand.send_if_modified(insert);
         }
         is_changed
     }
-}
-
-/// True if an Ingress refers to a secret with passwords.
-fn names_passwords(ingress: &Value) -> bool {
-    let annotations = ingress.pointer("/metadata/annotations");
-    annotations.is_some_and(|of| of.get(AUTH_SECRET).is_some())
 }
 
 /// Returns the name of an object by its key.
@@ -557,25 +582,46 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn passwords_are_followed_once_an_ingress_has_some() {
-        let world = Arc::new(World::default());
-        for kind in { Kind::ALL.into_iter() }.filter(|kind| !kind.is_on_demand()) {
-            world.note_listed(kind, "v1");
+    async fn opaque_secrets_are_followed_once_a_served_ingress_refers_to_some() {
+        for annotation in [AUTH_SECRET, AUTH_TLS_SECRET] {
+            let world = Arc::new(World::default());
+            world.state.lock().ingress = Some(IngressSettings {
+                controller: "evenkeel.org/ingress".into(),
+                class: None,
+                without_class: false,
+                certificate: None,
+                copy_fields: Vec::new(),
+                gateway: IngressSettings::make_gateway(80, 443),
+            });
+            for kind in { Kind::ALL.into_iter() }.filter(|kind| !kind.is_on_demand()) {
+                world.note_listed(kind, "v1");
+            }
+            let put = |kind, key: &str, mut object: Value| {
+                object["metadata"]["name"] = key.rsplit('/').next().into();
+                let world = Arc::clone(&world);
+                let mut store = KindStore { kind, world };
+                assert!(store.put(key.into(), object).unwrap());
+            };
+            let ingress = |annotation: &str, class: &str| {
+                let metadata =
+                    json!({ "namespace": "shop", "annotations": { annotation: "users" } });
+                json!({ "metadata": metadata, "spec": { "ingressClassName": class } })
+            };
+            let other = "nginx.ingress.kubernetes.io/auth-realm";
+            put(Kind::Ingress, "shop/a", ingress(other, "edge"));
+            put(Kind::Ingress, "shop/b", ingress(annotation, "nginx"));
+            put(Kind::Ingress, "shop/c", ingress(annotation, "edge"));
+            let class =
+                |controller: &str| json!({ "metadata": {}, "spec": { "controller": controller } });
+            put(Kind::IngressClass, "nginx", class("k8s.io/ingress-nginx"));
+            assert!(!world.needs(Kind::OpaqueSecret) && world.objects().is_some());
+            put(Kind::IngressClass, "edge", class("evenkeel.org/ingress"));
+            world.wait_for_demand(Kind::OpaqueSecret).await;
+            // Nobody is let in before the secrets are known.
+            assert!(world.objects().is_none() && !world.needs(Kind::ConfigMap));
+            world.note_listed(Kind::OpaqueSecret, "v1");
+            assert!(world.objects().is_some());
         }
-        let mut store = KindStore {
-            kind: Kind::Ingress,
-            world: Arc::clone(&world),
-        };
-        let ingress = |annotation: &str| json!({ "metadata": { "name": "a", "namespace": "shop", "annotations": { annotation: "users" } } });
-        let other = ingress("nginx.ingress.kubernetes.io/auth-realm");
-        assert!(store.put("shop/a".into(), other).unwrap());
-        assert!(!world.needs(Kind::OpaqueSecret) && world.objects().is_some());
-        assert!(store.put("shop/a".into(), ingress(AUTH_SECRET)).unwrap());
-        world.wait_for_demand(Kind::OpaqueSecret).await;
-        // Nobody is let in before the passwords are known.
-        assert!(world.objects().is_none() && !world.needs(Kind::ConfigMap));
-        world.note_listed(Kind::OpaqueSecret, "v1");
-        assert!(world.objects().is_some());
     }
 
     #[tokio::test]

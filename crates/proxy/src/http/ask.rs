@@ -575,7 +575,7 @@ impl Client {
         failure: Failure,
         summary: &mut Summary,
     ) -> After {
-        let (end, why) = match failure {
+        let (end, why) = match self.check_deadline(request, failure) {
             Failure::Cut | Failure::Connect(ConnectFailure::Cut) => {
                 summary.end = End::Terminated;
                 return After::Cut;
@@ -584,9 +584,11 @@ impl Client {
                 summary.end = End::Client;
                 return After::Cut;
             }
-            Failure::Connect(ConnectFailure::TimedOut)
-            | Failure::TimedOut
-            | Failure::DeadlineExceeded => {
+            // Not the time of the question is over, but that of the whole request.
+            failure @ Failure::DeadlineExceeded => {
+                return self.answer_failed(request, summary, failure).await;
+            }
+            Failure::Connect(ConnectFailure::TimedOut) | Failure::TimedOut => {
                 (End::MemberTimeout, "the member did not answer in time")
             }
             Failure::Exhausted(shortage) => {

@@ -9,6 +9,7 @@ use std::time::Duration;
 use evenkeel_manager::auth::{By, Users};
 
 use super::client::{After, Client};
+use super::failure::Failure;
 use super::login::{Credentials, Login};
 use super::request::Request;
 use super::summary::Summary;
@@ -78,6 +79,10 @@ impl Client {
             Verdict::Wrong => {
                 metrics.auth_wrong.add(1);
                 (End::Unauthorized, 401, "The user or the password is wrong.")
+            }
+            Verdict::Busy if self.session.watch.is_over() => {
+                let failed = self.answer_failed(request, summary, Failure::DeadlineExceeded);
+                return Some(failed.await);
             }
             Verdict::Busy => {
                 metrics.auth_busy.add(1);

@@ -231,7 +231,7 @@ impl Client {
                     );
                     let delivered = delivered.await;
                     if let Some(trial) = &mut trial {
-                        trial.note_end(delivered.end);
+                        trial.note_end(self.end_outcome(&head, delivered.end));
                     }
                     summary.end = delivered.end;
                     summary.limit = delivered.limit;
@@ -253,6 +253,9 @@ impl Client {
                 }
                 Err(failure) => self.check_deadline(request, failure),
             };
+            if request.tokens.is_some() {
+                request.note_given_up(&failure);
+            }
             now = self.session.worker.now();
             routed
                 .target()
@@ -291,7 +294,7 @@ impl Client {
     /// The request is over.
     fn end_request(&mut self, request: &mut Request, mut summary: Summary, after: After) -> After {
         if request.tokens.is_some() {
-            self.settle_unanswered(request, summary.end);
+            self.settle_unanswered(request);
         }
         let received = request.up.body_sent();
         summary.received += received;

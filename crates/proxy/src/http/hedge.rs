@@ -106,8 +106,9 @@ impl Request {
     /// True if a second member may be asked.
     #[inline]
     pub(super) fn is_hedged(&self, routed: &RequestRoute, retries: u32) -> bool {
-        // One that is tried again has taken its time already.
-        routed.route().hedge.is_some() && self.may_hedge && retries == 0
+        // One that is tried again has taken its time already, and two engines would read the same prompt.
+        let may_hedge = self.may_hedge && !self.is_for_engines && retries == 0;
+        routed.route().hedge.is_some() && may_hedge
     }
 }
 

@@ -129,8 +129,7 @@ impl RequestRoute {
         }
     }
 
-    /// Returns the login of the request, if the route takes requests of some users only. Browsers
-    /// send preflights without credentials.
+    /// Returns the login of the request, if the route takes requests of some users only.
     pub(super) fn new_login(
         &self,
         given: Option<&BalancerAnswer>,
@@ -139,7 +138,7 @@ impl RequestRoute {
         session: &Session,
     ) -> Option<Box<Login>> {
         let auth = self.route().auth.as_deref()?;
-        if given.is_some_and(BalancerAnswer::is_preflight) {
+        if given.is_some_and(BalancerAnswer::needs_no_login) {
             return None;
         }
         Some(Box::new(Login::of_request(

@@ -194,6 +194,10 @@ impl Client {
             }
         }
         if !is_listed {
+            if self.session.watch.is_over() {
+                let failed = self.answer_failed(request, summary, Failure::DeadlineExceeded);
+                return failed.await;
+            }
             return self.answer_no_list(request, summary, status).await;
         }
         let routed = request.routed.clone();

@@ -318,8 +318,10 @@ impl Prompt {
         let engines = group.engines()?;
         engines.counts().count_prompt(self.part_read());
         let (owner, labels) = (self.owner, self.labels());
+        let choices = self.scanner.choices();
         let plan = engines.group().plan_request(self.request_facts());
-        Some(Box::new(plan.of_owner(owner).with_labels(labels)))
+        let plan = plan.of_owner(owner).with_labels(labels);
+        Some(Box::new(plan.with_choices(choices)))
     }
 }
 

@@ -23,7 +23,6 @@ use super::flow::{Bounds, Flow};
 use super::progress::Progress;
 use super::request::Request;
 use super::route::RequestRoute;
-use super::sticky::SET_COOKIE;
 use crate::access::{self, MemberAttempts};
 use crate::bound_request::BoundRequest;
 use crate::buffer::Buffer;
@@ -347,8 +346,8 @@ impl Client {
             stuck.and_then(|of| of.bind_client(routed.target(), bound.member, secure, worker));
         let session = session.as_ref().map(|(name, value)| (*name, &**value));
         let id = request.answered_id(routed).filter(|_| !interim);
-        let field = session.filter(|(name, _)| *name != SET_COOKIE);
-        for (name, _) in id.into_iter().chain(field) {
+        let field = stuck.and(routed.target().binding_field());
+        for name in id.map(|(name, _)| name).into_iter().chain(field) {
             head.leave_out(name);
         }
         let added = ResponseAdditions {

@@ -45,6 +45,9 @@ impl Client {
         failure: &Failure,
         retries: u32,
     ) -> bool {
+        let members = routed.target().group.current.load().members().len();
+        let may_be_another = members > retries as usize + 1;
+        let same_member = routed.route().retry_same_member;
         // RFC 9110, section 9.2.2: a request that is not idempotent only if none of it
         // was sent.
         let allowed = match failure {
@@ -53,11 +56,7 @@ impl Client {
             Failure::Silent => request.is_repeatable() || request.up.is_untouched(),
             Failure::Garbage => request.idempotent || request.up.is_untouched(),
             // Whoever was silent for so long will be so again: only somebody else is asked, unless the route says so.
-            Failure::TimedOut => {
-                let members = routed.target().group.current.load().members().len();
-                let is_other = members > retries as usize + 1;
-                request.idempotent && (is_other || routed.route().retry_same_member)
-            }
+            Failure::TimedOut => request.idempotent && (may_be_another || same_member),
             _ => false,
         };
         if !allowed || retries >= routed.route().retries {
@@ -67,12 +66,14 @@ impl Client {
             self.session.service.metrics.retries_without_body.add(1);
             return false;
         }
-        if matches!(failure, Failure::Connect(_) | Failure::Status(_)) {
-            // A member that was sent nothing did no work that the budget would protect. What has a
-            // status has been paid for, or is free.
-            return true;
+        match failure {
+            // A member that was sent nothing did no work that the budget would protect, unless the same one is asked again
+            // and again.
+            Failure::Connect(_) if may_be_another || !same_member => true,
+            // It has been paid for, or is free.
+            Failure::Status(_) => true,
+            _ => self.pay_for_retry(self.session.worker.now()),
         }
-        self.pay_for_retry(self.session.worker.now())
     }
 
     /// True if the budget has a retry. The retry is taken from the budget.

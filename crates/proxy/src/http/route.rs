@@ -389,10 +389,6 @@ impl RequestView for message::Request<'_> {
     fn fields<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a [u8]> {
         message::values(self.fields, name)
     }
-
-    fn cookie(&self, name: &str) -> Option<&[u8]> {
-        self.find_cookie(name.as_bytes())
-    }
 }
 
 /// Answer of the balancer to a request that goes to no member, found with the route.
@@ -411,6 +407,9 @@ pub(crate) struct BalancerAnswer {
 /// Status of the answers to preflights.
 pub(super) const PREFLIGHT: u16 = 204;
 
+/// Status of the answers to requests that must come over another connection.
+pub(super) const MISDIRECTED: u16 = 421;
+
 impl BalancerAnswer {
     fn with_text(status: u16, text: &'static str, end: End) -> Self {
         BalancerAnswer {
@@ -426,9 +425,10 @@ impl BalancerAnswer {
         BalancerAnswer::with_text(PREFLIGHT, "", End::Complete)
     }
 
-    /// True for the answer to a preflight.
-    pub(super) fn is_preflight(&self) -> bool {
-        self.status == PREFLIGHT
+    /// True if no login is asked for before the answer: browsers send preflights without credentials, and the client of a
+    /// misdirected request logs in over the connection that it makes for the host.
+    pub(super) fn needs_no_login(&self) -> bool {
+        matches!(self.status, PREFLIGHT | MISDIRECTED)
     }
 
     fn without_target() -> Self {
@@ -438,7 +438,7 @@ impl BalancerAnswer {
     /// The answer to a request that must come over a connection for its host (RFC 9110, section 15.5.20).
     fn misdirected() -> Self {
         let text = "This connection is for another host.";
-        BalancerAnswer::with_text(421, text, End::Refused)
+        BalancerAnswer::with_text(MISDIRECTED, text, End::Refused)
     }
 
     fn too_large() -> Self {

@@ -7,7 +7,7 @@ use evenkeel_manager::routes::RouteResponse;
 
 use super::client::{After, Client};
 use super::request::Request;
-use super::route::{BalancerAnswer, PREFLIGHT};
+use super::route::{BalancerAnswer, MISDIRECTED, PREFLIGHT};
 use super::summary::Summary;
 use crate::http1::respond::{Answer, AnswerExtras};
 
@@ -25,7 +25,7 @@ impl Client {
             400 => metrics.refused_malformed.add(1),
             404 => metrics.refused_no_route.add(1),
             413 => metrics.refused_too_large.add(1),
-            421 => metrics.refused_misdirected.add(1),
+            MISDIRECTED => metrics.refused_misdirected.add(1),
             PREFLIGHT => match request.is_granted() {
                 true => metrics.preflights_granted.add(1),
                 false => metrics.preflights_refused.add(1),

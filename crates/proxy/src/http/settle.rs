@@ -36,6 +36,21 @@ impl Client {
         grpc::is_failure(&status).then_some(Outcome::Failure)
     }
 
+    /// Outcome that the end of a response's delivery means for the member.
+    pub(super) fn end_outcome(&self, head: &Head, end: End) -> Outcome {
+        match end {
+            End::Complete | End::Alert => head.outcome,
+            // As with TCP: what a client sends in a tunnel can make a member reset it.
+            End::Member if head.status == 101 => head.outcome,
+            // A member that sends until the request's time is over has not failed.
+            End::MemberTimeout if self.session.watch.is_over() => Outcome::Cancelled,
+            // The response is long, or the member is slow: a slow one has more of these than others.
+            End::MemberTimeout if self.session.watch.is_part_over() => Outcome::Error,
+            End::Member | End::MemberTimeout => Outcome::Failure,
+            _ => Outcome::Cancelled,
+        }
+    }
+
     /// Decides what becomes of the two connections.
     pub(super) fn settle_connections(
         &mut self,
@@ -48,15 +63,9 @@ impl Client {
     ) -> After {
         let said = self.read_end(routed, &bound, &mut head.down);
         let worker = &self.session.worker;
-        let outcome = match delivered.end {
-            End::Complete if said.is_some() => said.unwrap_or(head.outcome),
-            End::Complete | End::Alert => head.outcome,
-            // As with TCP: what a client sends in a tunnel can make a member reset it.
-            End::Member if head.status == 101 => head.outcome,
-            // A member that sends until the request's time is over has not failed.
-            End::MemberTimeout if self.session.watch.is_over() => Outcome::Cancelled,
-            End::Member | End::MemberTimeout => Outcome::Failure,
-            _ => Outcome::Cancelled,
+        let outcome = match said {
+            Some(failed) if delivered.end == End::Complete => failed,
+            _ => self.end_outcome(&head, delivered.end),
         };
         // Mostly the head brings the body along.
         let ended = if delivered.has_waited {

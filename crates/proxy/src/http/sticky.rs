@@ -19,7 +19,7 @@ use crate::metrics::RuleMetrics;
 use crate::worker::Worker;
 
 /// Field of responses that sets a cookie.
-pub(super) const SET_COOKIE: &str = "Set-Cookie";
+const SET_COOKIE: &str = "Set-Cookie";
 
 /// Most cookies of one name that are looked at.
 const MAX_COOKIES: usize = 4;

@@ -4,8 +4,8 @@ use evenkeel_core::time::Instant;
 use evenkeel_inference::group::{AnswerEnd, RequestPlan};
 
 use super::client::Client;
+use super::failure::Failure;
 use super::request::Request;
-use crate::access::End;
 use crate::quota::Over;
 use crate::quota::tokens::TokenEstimate;
 
@@ -48,16 +48,34 @@ impl Client {
         }
     }
 
-    /// Settles the tokens of a request that no engine has answered. All are given back, unless the client has left an
-    /// engine that had the whole request, and that may have read the prompt and written most of an answer.
+    /// Settles the tokens of a request that no engine has answered. All are given back, but those of engines that were
+    /// given up.
     #[cold]
-    pub(super) fn settle_unanswered(&self, request: &mut Request, end: End) {
+    pub(super) fn settle_unanswered(&self, request: &mut Request) {
         if let Some(hold) = request.tokens.take() {
-            let used = match end == End::Client && request.up.is_done() {
-                true => hold.count_expected(request.up.content_sent()),
-                false => 0,
-            };
-            hold.settle(used, self.session.worker.now());
+            hold.settle(hold.given_up_tokens(), self.session.worker.now());
+        }
+    }
+}
+
+impl Request {
+    /// Notes for limits of tokens that an attempt has failed. A request that an engine has as a whole takes its tokens if the
+    /// client has left, or a time limit is over: a client can cause both. What an engine has refused, or an engine that has
+    /// failed, costs the client nothing.
+    #[cold]
+    pub(super) fn note_given_up(&self, failure: &Failure) {
+        let is_engine_working = matches!(
+            failure,
+            Failure::ClientGone
+                | Failure::ClientStuck
+                | Failure::TimedOut
+                | Failure::DeadlineExceeded
+        );
+        if let Some(hold) = &self.tokens
+            && is_engine_working
+            && self.up.is_done()
+        {
+            hold.note_given_up(self.up.content_sent());
         }
     }
 }

@@ -14,7 +14,7 @@ use super::request::Request;
 use super::response::Head;
 use super::route::RequestRoute;
 use super::summary::Summary;
-use crate::access::{End, MemberAttempts};
+use crate::access::MemberAttempts;
 use crate::bound_request::BoundRequest;
 use crate::member_choice::insert;
 use crate::tcp::failure::ConnectFailure;
@@ -47,9 +47,9 @@ impl TriedRequest {
         }
     }
 
-    /// The delivery of an answer has ended.
-    pub(super) fn note_end(&mut self, end: End) {
-        if self.is_answered && matches!(end, End::Member | End::MemberTimeout) {
+    /// The delivery of an answer has ended, with this outcome for the member.
+    pub(super) fn note_end(&mut self, outcome: Outcome) {
+        if self.is_answered && outcome == Outcome::Failure {
             self.trial.fail();
         }
     }
@@ -80,6 +80,8 @@ impl Client {
     ) -> Option<Box<BoundTrial>> {
         let target = routed.target();
         let is_free = request.stuck.is_none() && self.private.is_none() && target.chooser.is_none();
+        // Prompts go where their plan says.
+        let is_free = is_free && !request.is_for_engines;
         if !is_free || !request.may_hedge || !request.up.is_whole() {
             return None;
         }

@@ -32,6 +32,8 @@ pub(crate) struct TokenHold {
     output: Cell<u32>,
     /// Bytes of the body for which `prompt` stands, if more may have come.
     guessed_bytes: Cell<Option<u64>>,
+    /// Tokens that engines have perhaps worked on, and that no answer tells.
+    given_up: Cell<u32>,
 }
 
 /// Estimated tokens of a request.
@@ -99,12 +101,24 @@ impl TokenHold {
         }
     }
 
+    /// Notes that an engine which had this many bytes of the body's content, all of them, was given up while it may have
+    /// read the prompt and written most of an answer: the client has left, or a time limit is over.
+    pub(crate) fn note_given_up(&self, sent_bytes: u64) {
+        let tokens = self.count_expected(sent_bytes);
+        self.given_up.set(self.given_up.get().max(tokens));
+    }
+
+    /// Tokens that engines have perhaps worked on before they were given up. A request pays once, however many they are.
+    pub(crate) fn given_up_tokens(&self) -> u32 {
+        self.given_up.get()
+    }
+
     /// Tokens that the request has used, by the status and the end of its answer, and by the bytes of its body's content that
     /// were sent. An answer that does not say its tokens has used as many as it has events, or as many as were expected if it
     /// does not come in events.
     pub(crate) fn count_used(&self, status: u16, end: &AnswerEnd, sent_bytes: u64) -> u32 {
         match end.usage {
-            _ if status != 200 => 0,
+            _ if status != 200 => self.given_up.get(),
             Some(usage) => {
                 // A stream that was left has perhaps told of its beginning only.
                 let events = u32::try_from(end.events).unwrap_or(u32::MAX);
@@ -123,7 +137,7 @@ impl TokenHold {
     }
 
     /// Tokens that a request of which this many bytes were sent is expected to use.
-    pub(crate) fn count_expected(&self, sent_bytes: u64) -> u32 {
+    fn count_expected(&self, sent_bytes: u64) -> u32 {
         self.prompt_sent(sent_bytes)
             .saturating_add(self.output.get())
     }
@@ -185,6 +199,7 @@ impl Quotas {
                 prompt: Cell::default(),
                 output: Cell::default(),
                 guessed_bytes: Cell::default(),
+                given_up: Cell::default(),
             })
         })
     }
@@ -358,8 +373,32 @@ mod tests {
         assert_eq!(hold.count_used(200, &end(None, 3), 400), 103);
         assert_eq!(hold.count_used(200, &end(None, 3), 1000), 253);
         assert_eq!(hold.count_expected(1000), 450);
-        assert_eq!(hold.count_expected(u64::MAX), u32::MAX);
         hold.guessed_bytes.set(Some(0));
         assert_eq!(hold.count_expected(1000), 300);
+    }
+
+    #[test]
+    fn a_request_pays_once_for_engines_that_were_given_up() {
+        let quotas = quotas();
+        let hold = find(&quotas, "a", usize::MAX);
+        assert_eq!(take(&hold, 100, 200), None);
+        let end = |events| AnswerEnd {
+            events,
+            ..AnswerEnd::default()
+        };
+        assert_eq!(
+            (hold.given_up_tokens(), hold.count_used(503, &end(0), 400)),
+            (0, 0)
+        );
+        // The body was longer than was guessed, and is sent once more.
+        hold.guessed_bytes.set(Some(400));
+        hold.note_given_up(1000);
+        hold.note_given_up(400);
+        assert_eq!(hold.given_up_tokens(), 450);
+        assert_eq!(hold.count_used(503, &end(0), 0), 450);
+        // An answer says more than a guess does.
+        assert_eq!(hold.count_used(200, &end(7), 400), 107);
+        hold.note_given_up(u64::MAX);
+        assert_eq!(hold.given_up_tokens(), u32::MAX);
     }
 }

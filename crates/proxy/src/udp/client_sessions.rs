@@ -4,6 +4,8 @@
 //! clients with these ids to their members. The other way round, a worker asks the kernel for ids that the workers do not know.
 //! The ids go to the process that takes the place of this one.
 //! The list is used when a session begins, learns an id, and ends, and not for each datagram.
+//!
+//! Beside the list is the way to the [counts of limits](SharedLimits) in the kernel, for connections and sessions.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
@@ -15,6 +17,8 @@ use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD_NO_PAD;
 use evenkeel_manager::handover::Handover;
 use evenkeel_wire::quic::{ConnectionId, Header, MAX_ID, MIN_ID};
+
+use crate::shared_limits::SharedLimits;
 
 /// Part of a [`Handover`] with the ids.
 const IDS: &str = "quic_ids";
@@ -125,9 +129,15 @@ struct Inner {
 #[derive(Clone, Debug, Default)]
 pub struct ClientSessions {
     inner: Arc<Mutex<Inner>>,
+    limits: SharedLimits,
 }
 
 impl ClientSessions {
+    /// Returns the way to the counts of limits in the kernel.
+    pub fn shared_limits(&self) -> &SharedLimits {
+        &self.limits
+    }
+
     fn lock(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -150,7 +150,10 @@ pub(super) fn watch_socket(
 fn report_shortage(session: &Session, error: &io::Error) -> End {
     if let Some(shortage) = Shortage::of_error(error) {
         shortage.report_failure("send a datagram to a member");
-        session.worker.close_idle();
+        // A client that uses up the ports of its own address takes no connection from others.
+        if shortage.is_of_files() {
+            session.worker.close_idle();
+        }
     }
     End::Exhausted
 }

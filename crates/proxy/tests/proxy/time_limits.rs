@@ -70,34 +70,57 @@ fn status_of(client: &mut TcpStream, request: &str) -> String {
     head.split(' ').nth(1).unwrap_or_default().to_owned()
 }
 
+/// Time limit that ends a response.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum LimitOf {
+    Request,
+    Attempt,
+    /// Pause of the member within the response.
+    Pause,
+}
+
 #[test]
 fn a_response_that_does_not_end_in_time_is_cut() {
-    for of_attempt in [false, true] {
+    // A member that sends has not failed as a server, however long its response is. One that pauses has.
+    for (limit_of, failures, in_a_row) in [
+        (LimitOf::Request, 0, 0),
+        (LimitOf::Attempt, 1, 0),
+        (LimitOf::Pause, 1, 1),
+    ] {
         let (report, gone) = channel();
         let address = member(move |_, mut stream| {
             read_head(&mut stream);
-            let head = b"HTTP/1.1 200 OK\r\nContent-Length: 1000000000\r\n\r\n";
+            let head = b"HTTP/1.1 200 OK\r\nContent-Length: 1000000000\r\n\r\nx";
             stream.write_all(head).unwrap();
+            if limit_of == LimitOf::Pause {
+                read_head(&mut stream);
+            }
             // More often than anybody looks at the time.
             while stream.write_all(b"x").is_ok() {
                 std::thread::sleep(Duration::from_millis(2));
             }
             report.send(()).unwrap();
         });
-        let bed = Bed::new(Http, &[address], |rule| {
-            let limit = match of_attempt {
-                true => &mut rule.timeouts.attempt,
-                false => &mut rule.timeouts.request,
-            };
-            *limit = LIMIT;
+        let bed = Bed::new(Http, &[address], |rule| match limit_of {
+            LimitOf::Request => rule.timeouts.request = LIMIT,
+            LimitOf::Attempt => rule.timeouts.attempt = LIMIT,
+            LimitOf::Pause => rule.timeouts.response = LIMIT.unwrap(),
         });
         let mut client = bed.connect_client();
         assert_eq!(status_of(&mut client, &get("/")), "200");
-        assert!(is_cut(&mut client), "of an attempt: {of_attempt}");
+        assert!(is_cut(&mut client), "{limit_of:?}");
         gone.recv_timeout(HANG).unwrap();
         let record = bed.next_record();
         assert_eq!((record.end, record.retries), (End::MemberTimeout, 0));
         bed.wait_until_idle();
+        let group = bed.group.current.load();
+        let slot = &group.members()[0].slot;
+        let failed = slot.record().request_totals().failures;
+        assert_eq!(
+            (failed, slot.consecutive_failures()),
+            (failures, in_a_row),
+            "{limit_of:?}"
+        );
     }
 }
 
@@ -179,7 +202,11 @@ fn a_single_member_is_tried_again_if_the_rule_says_so() {
 #[test]
 fn untried_members_come_first() {
     let (address, requests) = failing_at_first(usize::MAX);
-    let bed = Bed::new(Http, &[address, silent_at_first(0)], repeat);
+    let bed = Bed::new(Http, &[address, silent_at_first(0)], |rule| {
+        repeat(rule);
+        // However often the member that fails is asked first.
+        rule.http.retry_budget = 1.0;
+    });
     for asked in 1..=20 {
         assert_eq!(status_of(&mut bed.connect_client(), &get("/fail")), "200");
         assert!(requests.load(Ordering::SeqCst) <= asked);
@@ -196,6 +223,21 @@ fn a_connection_that_cannot_be_opened_is_tried_again() {
         assert_eq!(status_of(&mut bed.connect_client(), &get("/")), "502");
         assert_eq!(bed.rule_totals().member_connect_failures, connects);
     }
+}
+
+#[test]
+fn connections_to_the_same_member_use_up_the_budget() {
+    let bed = Bed::new(Http, &[closed_address()], |rule| {
+        repeat(rule);
+        rule.http.retries = 10;
+        rule.http.retry_budget = 0.0;
+    });
+    // A budget begins with ten retries, and gets one each second.
+    let is_used_up = (0..100).any(|_| {
+        assert_eq!(status_of(&mut bed.connect_client(), &get("/")), "502");
+        bed.rule_totals().retries_over_budget > 0
+    });
+    assert!(is_used_up);
 }
 
 #[test]

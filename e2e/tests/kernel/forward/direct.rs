@@ -14,16 +14,16 @@ const LINK: &str = "link0";
 const MEMORY: &str = "/run/evenkeel-receive";
 
 /// Last bytes of the addresses of members.
-const MEMBERS: [u8; 2] = [12, 13];
+pub(super) const MEMBERS: [u8; 2] = [12, 13];
 
 /// Machines at a switch.
-struct Lan {
-    family: Family,
+pub(super) struct Lan {
+    pub(super) family: Family,
     /// Gone last, as the other ends of all cables are there.
     _switch: Namespace,
-    clients: Namespace,
-    front: Namespace,
-    members: Vec<Namespace>,
+    pub(super) clients: Namespace,
+    pub(super) front: Namespace,
+    pub(super) members: Vec<Namespace>,
 }
 
 fn find_name(namespace: &Namespace) -> String {
@@ -35,14 +35,14 @@ fn find_name(namespace: &Namespace) -> String {
 const RULE: u8 = 100;
 
 /// Address in the network, with this number in its last byte. The balancer has 1, and clients have 2.
-fn find_address(family: Family, last: u8) -> IpAddr {
+pub(super) fn find_address(family: Family, last: u8) -> IpAddr {
     let (v4, v6) = (format!("10.78.0.{last}"), format!("fd78::{last:x}"));
     family.choose(v4, v6).parse().unwrap()
 }
 
 impl Lan {
     /// None if this machine does not let us, which is said.
-    fn new(family: Family) -> Option<Self> {
+    pub(super) fn new(family: Family) -> Option<Self> {
         let make = Namespace::with_loopback;
         let (switch, clients, front) = (make()?, make()?, make()?);
         let members = MEMBERS.map(|_| make().unwrap());
@@ -78,6 +78,16 @@ impl Lan {
                 fs::write(format!("/proc/sys/{}", family.setting()), "1").unwrap();
             }
         });
+        let machines = [(&front, 1), (&clients, 2)];
+        for (namespace, last) in machines.into_iter().chain(members.iter().zip(MEMBERS)) {
+            for family in BOTH {
+                let address = SocketAddr::new(find_address(family, last), 0);
+                // An address of IPv6 is there a moment after its interface.
+                wait_until("the machine has its address", || {
+                    namespace.run_inside(|| UdpSocket::bind(address).is_ok())
+                });
+            }
+        }
         Some(Lan {
             family,
             _switch: switch,
@@ -87,11 +97,11 @@ impl Lan {
         })
     }
 
-    fn rule(&self) -> SocketAddr {
+    pub(super) fn rule(&self) -> SocketAddr {
         SocketAddr::new(find_address(self.family, RULE), SAME_PORT)
     }
 
-    fn member(&self, last: u8) -> SocketAddr {
+    pub(super) fn member(&self, last: u8) -> SocketAddr {
         SocketAddr::new(find_address(self.family, last), SAME_PORT)
     }
 
@@ -108,7 +118,7 @@ impl Lan {
     }
 
     /// Lets a member receive packets to the rule's address.
-    fn receive_at(&self, member: usize) {
+    pub(super) fn receive_at(&self, member: usize) {
         let address = self.rule().ip().to_string();
         let told = self
             .run_at(member, &["attach", "--receive", &address])
@@ -123,7 +133,7 @@ impl Lan {
         serve_echo(listener, Duration::ZERO);
     }
 
-    fn write_config(&self, members: &[SocketAddr], more: &str) -> String {
+    pub(super) fn write_config(&self, members: &[SocketAddr], more: &str) -> String {
         let quote = |address: &SocketAddr| format!("\"{address}\"");
         let members: Vec<_> = members.iter().map(quote).collect();
         format!(
@@ -137,8 +147,12 @@ impl Lan {
 
     /// A balancer; `None` if it is built without the programs, which is said.
     fn start_balancer(&self, members: &[SocketAddr], more: &str) -> Option<Balancer> {
-        let config = self.write_config(members, more);
-        let balancer = Balancer::start_by(&config, |folder| {
+        self.start_balancer_with(&self.write_config(members, more))
+    }
+
+    /// A balancer with a configuration; `None` likewise.
+    pub(super) fn start_balancer_with(&self, config: &str) -> Option<Balancer> {
+        let balancer = Balancer::start_by(config, |folder| {
             let mut command = self.front.command(evenkeel_binary());
             command.current_dir(folder.path());
             command
@@ -154,11 +168,11 @@ impl Lan {
         Some(balancer)
     }
 
-    fn ask(&self, balancer: &Balancer, path: &str) -> Value {
+    pub(super) fn ask(&self, balancer: &Balancer, path: &str) -> Value {
         self.front.run_inside(|| balancer.admin_json(path))
     }
 
-    fn state(&self, balancer: &Balancer) -> String {
+    pub(super) fn state(&self, balancer: &Balancer) -> String {
         let status = self.ask(balancer, "/v1/status");
         status["rules"][0]["forward"]
             .as_str()
@@ -166,7 +180,7 @@ impl Lan {
             .to_owned()
     }
 
-    fn count(&self, balancer: &Balancer, last: u8, name: &str) -> u64 {
+    pub(super) fn count(&self, balancer: &Balancer, last: u8, name: &str) -> u64 {
         count(&self.ask(balancer, "/v1/forward"), self.member(last), name)
     }
 
@@ -185,7 +199,7 @@ impl Lan {
     }
 
     /// Bytes that have come to the balancer's machine from the network.
-    fn count_received(&self) -> u64 {
+    pub(super) fn count_received(&self) -> u64 {
         let text = self
             .front
             .run_inside(|| fs::read_to_string("/proc/thread-self/net/dev").unwrap());

@@ -5,7 +5,7 @@ use evenkeel_e2e::quic::QuicPeer;
 use super::*;
 
 /// Another address of the clients.
-fn other_address(family: Family) -> IpAddr {
+pub(super) fn other_address(family: Family) -> IpAddr {
     family.choose("10.78.0.9", "fd78::9").parse().unwrap()
 }
 
@@ -37,7 +37,7 @@ impl Machines {
 }
 
 /// Changes the client's port, and its address and back; the same member answers.
-fn move_client(client: &mut QuicPeer, family: Family, first: &str) {
+pub(super) fn move_client(client: &mut QuicPeer, family: Family, first: &str) {
     for ip in [None, Some(other_address(family)), None] {
         client.rebind(ip);
         assert_eq!(client.tell("ask x"), first);

@@ -411,10 +411,17 @@ pub(super) struct Dns(Child);
 impl Dns {
     pub(super) fn start(machines: &Machines, last: u8) -> Self {
         let at = machines.family.member(last);
-        let mut command = machines.pair.back.command("dnsmasq");
+        Dns::start_at(&machines.pair.back, &[at], last)
+    }
+
+    /// Starts a server at addresses with the same port. The name has an address that ends with `last`.
+    pub(super) fn start_at(namespace: &Namespace, addresses: &[SocketAddr], last: u8) -> Self {
+        let mut command = namespace.command("dnsmasq");
+        let ips: Vec<_> = addresses.iter().map(|at| at.ip().to_string()).collect();
+        let (ips, port) = (ips.join(","), addresses[0].port());
         let arguments = [
             "--keep-in-foreground --conf-file=/dev/null --no-resolv --no-hosts --bind-interfaces --user=root --pid-file=",
-            &format!("--listen-address={} --port={}", at.ip(), at.port()),
+            &format!("--listen-address={ips} --port={port}"),
             &format!("--address=/who.example/192.0.2.{last}"),
         ];
         command.args(arguments.join(" ").split(' '));

@@ -4,18 +4,20 @@ use super::udp::datagrams::REST;
 use super::*;
 use crate::forward::layout::{
     ACCEPT, ANSWERED, CLIENT_FIN, CLOSED, CONFIRMED, COPIED, DIRECT, ESTABLISHED, MEMBER_FIN,
+    UDP_UNSEEN,
 };
 use crate::forward::learnt_ids::{MAX_ID, MIN_ID};
 use crate::forward::removals::REMOVALS;
 use crate::forward::requests::AWAITED;
 use crate::forward::table_copy::{LOOSE_CLIENT, LOOSE_MEMBER};
-use crate::forward::udp::{LEAVES, QUIC, SINGLE, count_units};
+use crate::forward::udp::{LEAVES, QUIC, SINGLE, UDP_DIRECT, count_units};
 
 /// Sources with the constants.
-const SOURCES: [&str; 6] = [
+const SOURCES: [&str; 7] = [
     include_str!("../../../bpf/forward.bpf.c"),
     include_str!("../../../bpf/copies.bpf.h"),
     include_str!("../../../bpf/datagrams.bpf.h"),
+    include_str!("../../../bpf/limits.bpf.h"),
     include_str!("../../../bpf/quic.bpf.h"),
     include_str!("../../../bpf/rows.bpf.h"),
     include_str!("../../../bpf/udp.bpf.h"),
@@ -93,6 +95,8 @@ fn s41_constants_are_those_of_the_programs() {
         ("MAX_GROUPS", GROUPS),
         ("GROUP_SEATS", GROUP_SEATS as u32),
         ("MAX_RETRIES", MAX_RETRIES),
+        ("MAX_EXCEPTIONS", MAX_EXCEPTIONS as u32),
+        ("NEVER_HOT", terms::NEVER_HOT),
         ("ROWS", ROWS as u32),
         ("ROW_SEATS", ROW_SEATS as u32),
         ("REMOVALS", REMOVALS as u32),
@@ -110,6 +114,8 @@ fn s41_constants_are_those_of_the_programs() {
         ("LOOSE_MEMBER", LOOSE_MEMBER),
         ("LEAVES", LEAVES),
         ("SINGLE", SINGLE),
+        ("UDP_DIRECT", UDP_DIRECT),
+        ("UDP_UNSEEN", UDP_UNSEEN.into()),
         ("QUIC", QUIC),
         ("QUIC_MIN_ID", MIN_ID as u32),
         ("QUIC_MAX_ID", MAX_ID as u32),

@@ -126,6 +126,16 @@ fn packets_of_each_way_cost() {
                 &[ask.write()],
             );
             measure_single_datagrams(forwarder, interface, family);
+            serve_sessions(forwarder, &[family.member(9)], |listener| UdpListener {
+                is_direct: true,
+                answer: None,
+                ..listener
+            });
+            port += 1;
+            let question = Datagram::new(family.client(port), family.listener());
+            let frames = [question.write()];
+            let name = format!("{family:?} UDP direct");
+            measure(forwarder, interface, "evk_forward", &name, &frames);
             for has_nat in [false, true] {
                 if has_nat {
                     serve_with_ports(forwarder, &[family.member(9)]);

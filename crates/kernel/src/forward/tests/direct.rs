@@ -40,16 +40,7 @@ impl Scene<'_> {
     fn pass(&self, packet: &Segment) {
         let mut frame = packet.write();
         let sent = send_frame(self.forwarder, self.interface, &frame);
-        let lifetime = match self.family {
-            Family::V4 => 22,
-            Family::V6 => 21,
-        };
-        frame[lifetime] -= 1;
-        if self.family == Family::V4 {
-            frame[24..26].fill(0);
-            let sum = sum_words([&frame[14..34]]).to_be_bytes();
-            frame[24..26].copy_from_slice(&sum);
-        }
+        lower_lifetime(&mut frame);
         assert_eq!(sent, Some(frame), "{packet:?}");
     }
 

@@ -12,6 +12,7 @@ fn address(family: Family, number: usize) -> SocketAddr {
 fn udp_listener(address: SocketAddr) -> UdpListener {
     UdpListener {
         address,
+        is_direct: false,
         group: 3,
         retries: false,
         nat: None,
@@ -19,6 +20,7 @@ fn udp_listener(address: SocketAddr) -> UdpListener {
         answer: None,
         is_quic: false,
         is_single: false,
+        is_limited: false,
     }
 }
 

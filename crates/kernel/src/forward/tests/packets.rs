@@ -135,6 +135,18 @@ pub(super) fn write_frame(ip: &[u8], payload: &[u8]) -> Vec<u8> {
     [&[2; 12][..], &kind, ip, payload].concat()
 }
 
+/// Lowers the lifetime of a frame's packet, as somebody does who sends the packet on.
+pub(super) fn lower_lifetime(frame: &mut [u8]) {
+    if frame[14] >> 4 == 6 {
+        frame[21] -= 1;
+        return;
+    }
+    frame[22] -= 1;
+    frame[24..26].fill(0);
+    let sum = sum_words([&frame[14..34]]).to_be_bytes();
+    frame[24..26].copy_from_slice(&sum);
+}
+
 /// Reads the header of an Ethernet frame's packet, and checks the length and the checksum. Returns the addresses and the
 /// payload.
 pub(super) fn read_frame(bytes: &[u8]) -> (IpAddr, IpAddr, &[u8]) {

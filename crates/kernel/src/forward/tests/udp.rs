@@ -3,6 +3,7 @@
 mod by_hash;
 mod copies;
 pub(super) mod datagrams;
+mod direct;
 mod fragments;
 mod quic;
 
@@ -100,7 +101,11 @@ impl Datagram {
     }
 }
 
-fn try_pass(forwarder: &Forwarder, interface: u32, datagram: &Datagram) -> Option<Datagram> {
+pub(super) fn try_pass(
+    forwarder: &Forwarder,
+    interface: u32,
+    datagram: &Datagram,
+) -> Option<Datagram> {
     let frame = send_frame(forwarder, interface, &datagram.write());
     frame.map(|frame| Datagram::read(&frame))
 }
@@ -116,10 +121,12 @@ fn udp_listener(family: Family) -> UdpListener {
         group: 0,
         retries: true,
         nat: None,
+        is_direct: false,
         idle: Duration::from_secs(60),
         answer: Some(Duration::from_secs(60)),
         is_quic: false,
         is_single: false,
+        is_limited: false,
     }
 }
 

@@ -5,23 +5,19 @@
 
 use std::collections::BTreeMap;
 
+use super::super::gateway_tls::Demand;
 use super::super::ingress_spec::PREFIX;
-use super::super::text::{is_host, quote, quote_list};
+use super::super::text::{quote, quote_list};
 use super::values::{
-    LoginService, Passwords, is_number, read_list, read_login_page, read_login_url, read_networks,
-    read_seconds, read_size, read_switch,
+    LoginService, MAX_ALIASES, Passwords, is_number, read_aliases, read_list, read_login_page,
+    read_login_url, read_networks, read_seconds, read_size, read_switch,
 };
 
+mod client_certificates;
 mod members;
 
 /// Number of clients that a limit remembers, with 16 bytes each.
-const MANY_CLIENTS: &str = "table_size = 8192";
-
-/// Number of clients that a limit of an Ingress with many paths remembers: each path has limits of its own.
-const FEW_CLIENTS: &str = "table_size = 1024";
-
-/// Most further host names of an Ingress.
-const MAX_ALIASES: usize = 16;
+const LIMITED_CLIENTS: &str = "table_size = 8192";
 
 /// Requests that go to a canary.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -45,6 +41,15 @@ pub(crate) struct Affinity {
     pub(crate) cookie: Option<String>,
     /// Further keys of the cookie.
     pub(crate) keys: Vec<String>,
+}
+
+/// Certificates that clients of the hosts of an Ingress have to show.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ClientCertificates {
+    /// Name of the secret with the authorities as the annotation has it, perhaps with a namespace.
+    pub(crate) secret: String,
+    /// Demand for certificates.
+    pub(crate) demand: Demand,
 }
 
 /// Treatment of the requests of an Ingress.
@@ -74,6 +79,8 @@ pub(crate) struct Treatment {
     pub(crate) allowed: Vec<String>,
     /// Networks of clients that are refused.
     pub(crate) denied: Vec<String>,
+    /// Certificates that clients have to show.
+    pub(crate) client_certificates: Option<ClientCertificates>,
     /// Passwords that requests need.
     pub(crate) passwords: Option<Passwords>,
     /// Login service to ask about requests.
@@ -94,15 +101,6 @@ pub(crate) struct Treatment {
     pub(crate) canary: Option<Canary>,
     /// Further host names.
     pub(crate) aliases: Vec<String>,
-}
-
-impl Treatment {
-    /// Lets limits remember fewer clients.
-    pub(crate) fn shrink_tables(&mut self) {
-        for line in { self.lines.iter_mut() }.filter(|line| line.contains(MANY_CLIENTS)) {
-            *line = line.replace(MANY_CLIENTS, FEW_CLIENTS);
-        }
-    }
 }
 
 /// Annotations by their names without the prefix.
@@ -140,6 +138,7 @@ pub(crate) fn read_annotations(annotations: &BTreeMap<String, String>) -> Treatm
         treatment: Treatment::default(),
     };
     reader.read_access();
+    reader.read_client_certificates();
     reader.read_login();
     reader.read_limits();
     reader.read_paths();
@@ -284,8 +283,16 @@ impl<'a> Reader<'a> {
     /// Reads limits of requests. A limit that cannot be read closes the paths.
     fn read_limits(&mut self) {
         let mut limits = Vec::new();
-        let burst = self.take("limit-burst-multiplier");
-        let burst: u32 = burst.and_then(|of| of.parse().ok()).unwrap_or(5);
+        let mut burst: u32 = 5;
+        if let Some(value) = self.take("limit-burst-multiplier") {
+            match value.parse() {
+                Ok(number) => burst = number,
+                Err(_) => {
+                    let reason = format!("{value:?} is no number");
+                    self.ignore("limit-burst-multiplier", &reason);
+                }
+            }
+        }
         let exempt = self.take("limit-whitelist").map(read_networks);
         for (name, unit) in [("limit-rps", "s"), ("limit-rpm", "m")] {
             let Some(value) = self.take(name) else {
@@ -299,7 +306,7 @@ impl<'a> Reader<'a> {
                 continue;
             }
             let mut limit = format!(
-                "{{ name = {}, requests = \"{count}/{unit}\", burst = {}, status = 503, {MANY_CLIENTS}",
+                "{{ name = {}, requests = \"{count}/{unit}\", burst = {}, status = 503, {LIMITED_CLIENTS}",
                 quote(name),
                 count.saturating_mul(burst.clamp(1, 1_000)).min(10_000_000)
             );
@@ -322,7 +329,7 @@ impl<'a> Reader<'a> {
         if let Some(value) = self.take("limit-connections")
             && value != "0"
         {
-            let reason = "connections are limited by rule, not by path; use limit-rps";
+            let reason = "requests of a client at the same time are not limited; use limit-rps";
             self.ignore("limit-connections", reason);
         }
         if let Some(value) = self.take("proxy-body-size") {
@@ -347,9 +354,8 @@ impl<'a> Reader<'a> {
             }
         }
         if let Some(aliases) = self.take("server-alias") {
-            let (good, wrong): (Vec<_>, Vec<_>) =
-                read_list(aliases).into_iter().partition(|of| is_host(of));
-            if !wrong.is_empty() || good.len() > MAX_ALIASES {
+            let (good, is_whole) = read_aliases(aliases);
+            if !is_whole {
                 let reason = format!(
                     "of {aliases:?} only the first {MAX_ALIASES} host names, without regular expressions, are served"
                 );
@@ -357,7 +363,7 @@ impl<'a> Reader<'a> {
                     .ignored
                     .push(format!("server-alias: {reason}"));
             }
-            self.treatment.aliases = good.into_iter().take(MAX_ALIASES).collect();
+            self.treatment.aliases = good;
         }
     }
 

@@ -10,7 +10,8 @@ use evenkeel_manager::auth::Users;
 
 use super::super::certificates::{Files, SECRETS};
 use super::super::ingress_spec::AUTH_SECRET;
-use super::super::objects::{Ingress, Objects, Secret, USERS};
+use super::super::objects::{Ingress, Objects, Secret};
+use super::super::secret_contents::USERS;
 use super::annotations::read_annotations;
 use super::values::PasswordSecret;
 

@@ -4,12 +4,16 @@ use std::net::IpAddr;
 use std::ops::RangeInclusive;
 
 use super::super::objects::ObjectName;
+use super::super::text::is_host;
 
 /// Most networks in an annotation.
 const MAX_NETWORKS: usize = 256;
 
 /// Most elements of another list.
 const MAX_ELEMENTS: usize = 64;
+
+/// Most further host names of an Ingress.
+pub(crate) const MAX_ALIASES: usize = 16;
 
 /// Address of a login service in the cluster.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -44,13 +48,17 @@ pub(crate) struct Passwords {
     pub(crate) realm: Option<String>,
 }
 
+/// Returns the secret of an annotation, `NAME` or `NAMESPACE/NAME`, of an Ingress of a namespace.
+pub(crate) fn find_secret(text: &str, namespace: &str) -> ObjectName {
+    let (namespace, name) = text.split_once('/').unwrap_or((namespace, text));
+    ObjectName::new(namespace, name)
+}
+
 impl Passwords {
     /// Returns the secret for an Ingress of a namespace.
     pub(crate) fn find_secret(&self, namespace: &str) -> PasswordSecret {
-        let (namespace, name) =
-            { self.secret.split_once('/') }.unwrap_or((namespace, &self.secret));
         PasswordSecret {
-            name: ObjectName::new(namespace, name),
+            name: find_secret(&self.secret, namespace),
             is_map: self.is_map,
         }
     }
@@ -66,6 +74,15 @@ pub(crate) fn read_list(text: &str) -> Vec<String> {
     let elements = text.split(',').map(str::trim);
     let elements = elements.filter(|element| !element.is_empty());
     elements.take(MAX_ELEMENTS).map(str::to_owned).collect()
+}
+
+/// Reads further host names of an Ingress. Returns false if some of them are left out.
+pub(crate) fn read_aliases(text: &str) -> (Vec<String>, bool) {
+    let (mut good, wrong): (Vec<_>, Vec<_>) =
+        read_list(text).into_iter().partition(|of| is_host(of));
+    let is_whole = wrong.is_empty() && good.len() <= MAX_ALIASES;
+    good.truncate(MAX_ALIASES);
+    (good, is_whole)
 }
 
 /// Reads a switch as ingress-nginx does.

@@ -287,7 +287,7 @@ fn settings_of_tls_that_are_not_known_close_the_gateway_alone() {
 }
 
 #[test]
-fn gateways_that_share_a_port_verify_clients_in_the_same_way() {
+fn gateways_that_share_a_port_verify_clients_by_name() {
     let listener = |host: &str| {
         let mut listener = https("a", 443);
         listener["hostname"] = host.into();
@@ -298,12 +298,12 @@ fn gateways_that_share_a_port_verify_clients_in_the_same_way() {
     let mut insecure = by("ca");
     insecure["validation"]["mode"] = "AllowInsecureFallback".into();
     let insecure = json!({ "frontend": { "default": insecure } });
-    for (older, younger, fits) in [
-        (&same, &same, true),
-        (&same, &other, false),
-        (&same, &insecure, false),
-        (&same, &Value::Null, false),
-        (&Value::Null, &same, false),
+    for (older, younger, verifying) in [
+        (&same, &same, [1, 1]),
+        (&same, &other, [2, 3]),
+        (&same, &insecure, [2, 3]),
+        (&same, &Value::Null, [1, 3]),
+        (&Value::Null, &same, [1, 3]),
     ] {
         let mut cluster = cluster();
         put_gateway(
@@ -321,28 +321,46 @@ fn gateways_that_share_a_port_verify_clients_in_the_same_way() {
             listener("g.example.org"),
         );
         let translation = cluster.translate();
-        let shown = listener_conditions(&translation, 0);
-        let wanted = match fits {
-            true => "Accepted=True/Accepted",
-            false => "Accepted=False/PortUnavailable",
-        };
-        assert_eq!(shown[0], wanted, "{older} {younger}");
-        let of_older = status_of(&translation, Kind::Gateway, "h");
+        for gateway in ["g", "h"] {
+            let status = status_of(&translation, Kind::Gateway, gateway);
+            let shown = show(&status["listeners"][0]["conditions"]);
+            assert_eq!(shown, GOOD_LISTENER, "{older} {younger}");
+        }
+        let config = parse(&translation);
+        let tls = config.rules.iter().filter_map(|rule| rule.tls.as_ref());
+        let clients = tls.filter(|tls| tls.client_certificates.is_some());
+        // If they differ, names choose between rules behind a rule for connections.
         assert_eq!(
-            show(&of_older["listeners"][0]["conditions"]),
-            GOOD_LISTENER,
+            [clients.count(), config.rules.len()],
+            verifying,
             "{older} {younger}"
         );
-        let demand = find_demand(&parse(&translation), 443).unwrap();
-        assert_eq!(demand.is_some(), !older.is_null());
-        // With addresses of their own both serve.
-        let pool = Settings {
-            pool: vec![[192, 0, 2, 1].into(), [192, 0, 2, 2].into()],
-            ..settings()
-        };
-        let translation = translate(&cluster.0, &pool, &Refused::new());
-        assert_eq!(listener_conditions(&translation, 0), GOOD_LISTENER);
     }
+}
+
+#[test]
+fn connections_at_a_port_are_verified_in_the_same_way() {
+    let mut cluster = cluster();
+    let listener = |host: &str| json!([tls_listener("ends", host, "Terminate")]);
+    let tls = json!({ "frontend": { "default": by("ca") } });
+    put_gateway(&mut cluster, "h", 2025, tls, listener("h.example.org"));
+    put_gateway(
+        &mut cluster,
+        "g",
+        2026,
+        Value::Null,
+        listener("g.example.org"),
+    );
+    let translation = cluster.translate();
+    let shown = listener_conditions(&translation, 0);
+    assert_eq!(shown[0], "Accepted=False/PortUnavailable");
+    // With addresses of their own both serve.
+    let pool = Settings {
+        pool: vec![[192, 0, 2, 1].into(), [192, 0, 2, 2].into()],
+        ..settings()
+    };
+    let translation = translate(&cluster.0, &pool, &Refused::new());
+    assert_eq!(listener_conditions(&translation, 0), GOOD_LISTENER);
 }
 
 /// Returns the groups with the certificates that their members see.

@@ -235,22 +235,36 @@ fn the_oldest_of_two_policies_of_a_target_counts() {
 }
 
 #[test]
-fn keys_that_contradict_each_other_leave_out_the_less_specific_policy() {
+fn keys_that_contradict_a_route_leave_the_gateways_policy_out_of_the_route() {
     let mut cluster = plain();
     let persistent =
         json!([{ "backendRefs": web(), "sessionPersistence": { "sessionName": "x" } }]);
-    cluster.route("r", json!([]), persistent);
-    let settings = json!({ "group": { "granularity": "per_request" } });
-    put(
-        &mut cluster,
-        "a",
-        json!([target(Kind::Gateway, "g")]),
-        settings,
-    );
+    cluster.route("r", json!(["r.example"]), persistent);
+    let rules = || json!([{ "backendRefs": web() }]);
+    cluster.route("t", json!(["t.example"]), rules());
+    let per_request = json!({ "group": { "granularity": "per_request", "max_queue": 5 } });
+    let gateway = json!([target(Kind::Gateway, "g")]);
+    put(&mut cluster, "a", gateway, per_request);
     let translation = cluster.translate();
-    assert_eq!(parent_conditions(&translation, Kind::HttpRoute, "r"), GOOD);
+    for route in ["r", "t"] {
+        let shown = parent_conditions(&translation, Kind::HttpRoute, route);
+        assert_eq!(shown, GOOD, "{route}");
+    }
     let (conditions, message) = condition(&translation, "a");
-    assert_eq!(conditions, ["Accepted=False/Invalid"], "{message}");
+    assert_eq!(conditions, ACCEPTED, "{message}");
+    assert!(
+        message.contains("the policy does not hold for HTTPRoute shop/r"),
+        "{message}"
+    );
+    let config = translation.config.unwrap();
+    let queue_of = |host: &str| {
+        let mut routes = config.rules[0].routes.list().iter();
+        let route = routes.find(|route| route.host == [host]).unwrap();
+        let mut groups = config.groups.iter();
+        let group = groups.find(|group| group.name == route.group);
+        group.unwrap().max_queue == 5
+    };
+    assert_eq!(["r.example", "t.example"].map(queue_of), [false, true]);
 }
 
 #[test]

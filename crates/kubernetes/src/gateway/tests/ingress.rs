@@ -477,7 +477,7 @@ fn what_restricts_access_and_cannot_be_used_closes_its_path() {
         ("auth-url", "https://login.example.org/"),
         ("auth-url", "http://login.other.svc/"),
         ("auth-response-headers", "X-User"),
-        ("auth-tls-secret", "shop/ca"),
+        ("auth-tls-verify-client", "on"),
         ("auth-secret", "shop/users"),
         ("satisfy", "any"),
         ("enable-modsecurity", "true"),
@@ -945,12 +945,19 @@ fn a_canary_without_a_service_gets_nothing() {
 }
 
 #[test]
-fn limits_of_many_paths_remember_fewer_clients() {
-    let paths: Vec<Value> = (0..17)
-        .map(|number| path(&format!("/{number}"), "Prefix", "web"))
-        .collect();
-    let (routes, ..) = serve(&[("limit-rps", "1")], spec("a.example", json!(paths)));
-    assert!(routes[0].contains("table_size=1024"), "{routes:?}");
+fn limits_of_an_ingress_count_once_for_all_its_paths_and_hosts() {
+    let paths = || json!([path("/a", "Prefix", "web"), path("/b", "Prefix", "web")]);
+    let mut cluster = cluster();
+    let limits = [("limit-rps", "1"), ("server-alias", "b.example")];
+    put_ingress(&mut cluster, "a", &limits, spec("a.example", paths()));
+    put_ingress(&mut cluster, "c", &limits[..1], spec("c.example", paths()));
+    let config = translate_with(&cluster, &settings()).config.unwrap();
+    let limited = config.rules[0].routes.list().iter();
+    let limited = limited.filter(|route| !route.request_limits.is_empty());
+    let mut names: Vec<_> = limited.map(|route| route.name.clone().unwrap()).collect();
+    names.sort_unstable();
+    let (one, other) = ("shop.a.ingress", "shop.c.ingress");
+    assert_eq!(names, [one, one, one, one, other, other]);
 }
 
 #[test]
@@ -977,6 +984,7 @@ fn what_has_no_effect_is_told_once_by_name() {
             ("custom-http-errors", "404"),
             ("proxy-buffering", "on"),
             ("limit-connections", "5"),
+            ("limit-burst-multiplier", "x"),
             ("load-balance", "x"),
             ("proxy-read-timeout", "long"),
             ("use-regex", "maybe"),
@@ -991,6 +999,7 @@ fn what_has_no_effect_is_told_once_by_name() {
         "custom-http-errors",
         "proxy-buffering",
         "limit-connections",
+        "limit-burst-multiplier",
         "load-balance",
         "proxy-read-timeout",
         "use-regex",
@@ -1000,6 +1009,76 @@ fn what_has_no_effect_is_told_once_by_name() {
     assert!(
         !notices[0].contains("global-auth") && !notices[0].contains("modsecurity"),
         "{notices:?}"
+    );
+}
+
+/// Puts an Ingress `b` of namespace `other`, which is newer than all others.
+fn put_stranger(cluster: &mut Cluster, annotations: &[(&str, &str)], spec: Value) {
+    put_ingress(cluster, "b", annotations, spec);
+    let own = ObjectName::new("shop", "b");
+    let mut stranger = (*cluster.0.ingresses[&own]).clone();
+    assert!(cluster.0.remove(Kind::Ingress, &own));
+    stranger.metadata.namespace = "other".into();
+    stranger.metadata.creation_timestamp = "2026-02-01T00:00:00Z".into();
+    let name = stranger.metadata.object_name();
+    cluster.0.ingresses.insert(name, stranger.into());
+}
+
+#[test]
+fn a_stranger_takes_no_requests_from_longer_prefixes_of_a_host() {
+    for annotation in ["whitelist-source-range", "denylist-source-range"] {
+        let mut cluster = cluster();
+        put_ingress(
+            &mut cluster,
+            "a",
+            &[("server-alias", "alias.example")],
+            spec("a.example", json!([path("/api", "Prefix", "web")])),
+        );
+        cluster.put(
+            Kind::Service,
+            json!({ "metadata": { "namespace": "other", "name": "web" }, "spec": { "ports": [{ "port": 80 }] } }),
+        );
+        for host in ["a.example", "alias.example"] {
+            // Expressions that restrict access go before prefixes of the same namespace only.
+            let annotations = [(annotation, "10.0.0.0/8"), ("use-regex", "true")];
+            let paths = json!([path("/(api|b).*", "ImplementationSpecific", "web")]);
+            put_stranger(&mut cluster, &annotations, spec(host, paths));
+            let found = routes(&translate_with(&cluster, &settings()));
+            let of_host: Vec<&String> = { found.iter() }
+                .filter(|route| route.contains(&format!("host=[\"{host}\"]")))
+                .collect();
+            assert!(of_host[0].starts_with("path=[\"/api/*\"]"), "{found:?}");
+            assert!(of_host[1].contains("path_regex"), "{found:?}");
+        }
+    }
+}
+
+#[test]
+fn an_ingress_has_few_expressions() {
+    let mut cluster = cluster();
+    let paths: Vec<Value> = (0..70)
+        .map(|number| {
+            path(
+                &format!("/{number}/[a-z]+/x"),
+                "ImplementationSpecific",
+                "web",
+            )
+        })
+        .collect();
+    put_ingress(
+        &mut cluster,
+        "a",
+        &[("use-regex", "true")],
+        spec("a.example", json!(paths)),
+    );
+    let translation = translate_with(&cluster, &settings());
+    let found = routes(&translation);
+    let expressions = found.iter().filter(|route| route.contains("path_regex"));
+    assert_eq!(expressions.count(), 64);
+    let message = &translation.notices[0].message;
+    assert!(
+        message.contains("more than 64 regular expressions"),
+        "{message}"
     );
 }
 

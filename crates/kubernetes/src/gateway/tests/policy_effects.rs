@@ -15,7 +15,13 @@ use super::{Cluster, settings, show, status_of, web};
 const ACCEPTED: [&str; 1] = ["Accepted=True/Accepted"];
 
 /// Values in place of examples that a policy may not set here.
-const OTHER_EXAMPLES: [(&str, &str, &str); 2] = [
+const OTHER_EXAMPLES: [(&str, &str, &str); 3] = [
+    // Policies know no other ports of members.
+    (
+        "[group.NAME]",
+        "prometheus",
+        r#"{ url = "http://{host}:{port}/metrics", loads = { utilization = "a / b" } }"#,
+    ),
     ("[rule.NAME]", "http", "{ retry_budget = 0.1 }"),
     // Not all rules have requests.
     ("[rule.NAME]", "limits", "{ connections = 50 }"),

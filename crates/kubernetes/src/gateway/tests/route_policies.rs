@@ -254,6 +254,56 @@ fn limits_of_tokens_of_a_gateway_without_engines_are_left_out_of_the_rule() {
 }
 
 #[test]
+fn limits_of_tokens_of_a_gateway_hold_for_its_routes_with_engines() {
+    let mut cluster = plain();
+    cluster.gateway(
+        "g",
+        json!([{ "name": "a", "port": 80, "protocol": "HTTP" },
+               { "name": "b", "port": 81, "protocol": "HTTP" }]),
+    );
+    cluster.put(
+        Kind::Service,
+        json!({ "metadata": { "namespace": "shop", "name": "engines" }, "spec": { "ports": [{ "port": 80 }] } }),
+    );
+    let at = |section: &str| json!([{ "name": "g", "sectionName": section }]);
+    let to = |service: &str| json!([{ "backendRefs": [{ "name": service, "port": 80 }] }]);
+    for (name, section, service) in [
+        ("one", "a", "engines"),
+        ("two", "a", "web"),
+        ("three", "b", "web"),
+    ] {
+        let hosts = json!([format!("{name}.example")]);
+        cluster.route_at(Kind::HttpRoute, name, at(section), hosts, to(service));
+    }
+    let engines = json!({ "group": { "strategy": "inference" } });
+    put(&mut cluster, "engines", (Kind::Service, "engines"), engines);
+    let limits = json!([{ "tokens": "5/m" }, { "name": "all", "requests": "9/m" }]);
+    let settings = json!({ "route": { "request_limits": limits } });
+    put(&mut cluster, "a", (Kind::Gateway, "g"), settings);
+    let translation = cluster.translate();
+    for name in ["a", "engines"] {
+        let (conditions, message) = condition(&translation, name);
+        assert_eq!(
+            (conditions, &*message),
+            (ACCEPTED.map(str::to_owned).into(), "")
+        );
+    }
+    let config = translation.config.unwrap();
+    let count = |host: &str| {
+        let mut routes = config
+            .rules
+            .iter()
+            .flat_map(|rule| rule.routes.list().iter());
+        let route = routes.find(|route| route.host == [host]).unwrap();
+        let limits = route.request_limits.iter();
+        let tokens = limits.filter(|limit| limit.tokens.is_some()).count();
+        (tokens, route.request_limits.len())
+    };
+    let found = ["one.example", "two.example", "three.example"].map(count);
+    assert_eq!(found, [(1, 2), (0, 1), (0, 1)]);
+}
+
+#[test]
 fn keys_of_rules_are_those_of_the_oldest_gateway_at_the_port() {
     let mut cluster = plain();
     cluster.route("r", json!([]), json!([{ "backendRefs": web() }]));
@@ -290,7 +340,7 @@ fn keys_of_rules_are_those_of_the_oldest_gateway_at_the_port() {
 }
 
 #[test]
-fn a_gateways_limits_leave_routes_in_the_kernel_alone() {
+fn a_gateways_limits_hold_for_routes_in_the_kernel() {
     let mut cluster = plain();
     cluster.gateway(
         "t",
@@ -330,6 +380,6 @@ fn a_gateways_limits_leave_routes_in_the_kernel_alone() {
             (ACCEPTED.map(str::to_owned).into(), "")
         );
     }
-    assert_eq!(lines(&translation, "max_connections").len(), 1);
+    assert_eq!(lines(&translation, "max_connections").len(), 2);
     assert_eq!(lines(&translation, "forward"), ["forward = \"kernel\""]);
 }

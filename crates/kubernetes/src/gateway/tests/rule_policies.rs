@@ -234,6 +234,30 @@ fn members_that_need_the_proxy_leave_out_the_policy_of_the_rule() {
 }
 
 #[test]
+fn limits_of_a_gateway_hold_for_connections_of_the_kernel() {
+    for (limits, connections) in [
+        (json!({ "connections": 3 }), Some(3)),
+        // The kernel cannot hold back bytes: then the table is not for the route.
+        (json!({ "connections": 3, "bandwidth": "1MiB/s" }), None),
+    ] {
+        let mut cluster = cluster();
+        let limited = json!({ "rule": { "max_connections": 7, "limits": limits } });
+        put(&mut cluster, "a", (Kind::Gateway, "g"), limited);
+        let forward = json!({ "rule": { "forward": "kernel" } });
+        put(&mut cluster, "b", (Kind::TcpRoute, "db"), forward);
+        let translation = translate_here(&cluster);
+        assert_eq!(condition(&translation, "a").0, ACCEPTED);
+        assert_eq!(condition(&translation, "b").0, ACCEPTED);
+        let rule = rule(&translation, "kubernetes.5432");
+        assert_eq!(rule.forward, Forward::Kernel);
+        assert_eq!(
+            (rule.max_connections, rule.limits.connections),
+            (7, connections)
+        );
+    }
+}
+
+#[test]
 fn the_kernel_needs_an_address_to_listen_on() {
     let mut cluster = cluster();
     let forward = json!({ "rule": { "forward": "kernel" } });

@@ -6,12 +6,10 @@ use std::collections::BTreeSet;
 use evenkeel_config::{GeneratedText, Problem};
 
 use super::super::objects::Kind;
+use super::super::policy_keys::LIMITS;
 use super::super::text::{Owner, quote};
 use super::Work;
 use super::entry::Entry;
-
-/// Key of limits of requests, which may be limits of tokens.
-const LIMITS: &str = "request_limits";
 
 impl Work<'_> {
     /// Returns the most specific policy that sets a key of the routes of an owner.
@@ -29,7 +27,12 @@ impl Work<'_> {
         let inherited = groups.list_inherited(*kind, object, parents, self.objects);
         let mut layers = inherited.iter();
         let found = layers.find(|layer| layer.route.iter().any(|line| is_key(&line.key)))?;
-        Some(Owner::Policy(found.policy.clone()))
+        let policy = found.policy.clone();
+        Some(match found.is_of_gateway {
+            // Other routes have the keys all the same.
+            true => Owner::PolicyAtRoute(policy, *kind, object.clone()),
+            false => Owner::Policy(policy),
+        })
     }
 
     /// Returns the policies to which a problem of the lines of `owner` is due, or else the owner, with the reason for people,

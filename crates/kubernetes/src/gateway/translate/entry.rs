@@ -44,6 +44,8 @@ pub(super) struct Entry {
     /// Number of the translation that the entry is part of.
     pub(super) serial: u64,
     pub(super) owner: Arc<Owner>,
+    /// Number of the listener.
+    pub(super) listener: usize,
     pub(super) host: Option<String>,
     /// True if the route serves all requests for the host.
     pub(super) serves_all: bool,

@@ -1,15 +1,17 @@
 //! Rules of the configuration: one for each port, with its routes and targets.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use evenkeel_config::UNNAMED;
 
-use super::super::attach::covers_host;
+use super::super::gateway_tls::{ClientValidation, are_alike};
 use super::super::listeners::{Class, ListenerState};
 use super::super::rule_policies::{RuleKeys, RulePlace};
-use super::super::text::{Lines, OwnedPart, Owner, hash_of, quote, quote_list, write_host};
+use super::super::text::{
+    Lines, OwnedPart, Owner, covers_host, hash_of, quote, quote_list, write_host,
+};
 use super::entry::Entry;
 use super::{StreamTarget, Work, rank_host};
 
@@ -25,6 +27,10 @@ struct RuleHead {
     listen: Vec<String>,
     /// Numbers of the listeners that the rule serves.
     serving: Vec<usize>,
+    /// True if clients come through a rule for connections.
+    is_inner: bool,
+    /// True if other rules serve requests at the port, too.
+    has_siblings: bool,
 }
 
 impl Work<'_> {
@@ -47,7 +53,7 @@ impl Work<'_> {
             }
         }
         self.text.line("]");
-        // All listeners of a port that end TLS verify clients in the same way.
+        // All listeners of a rule verify clients in the same way.
         let verifying = { serving.iter() }.filter_map(|of| self.listeners.get(*of));
         let mut verifying = verifying.filter_map(|of| Some((of.owner(), of.validation.as_ref()?)));
         if let Some((owner, validation)) = verifying.next() {
@@ -186,8 +192,8 @@ impl Work<'_> {
     }
 
     /// Writes the rules of a port: one for requests, or for connections. If a port has listeners for HTTPS, and others for
-    /// TLS, a rule for connections has the port, and passes TLS of clients that ask for names of HTTPS to the rule for
-    /// requests.
+    /// TLS, or for HTTPS with another verification of clients, a rule for connections has the port, and passes TLS of clients
+    /// that ask for names of HTTPS to a rule for requests.
     pub(super) fn write_frontend(
         &mut self,
         index: usize,
@@ -232,36 +238,92 @@ impl Work<'_> {
             name: self.names.find(&parts),
             listen: listen.collect(),
             serving,
+            is_inner: false,
+            has_siblings: false,
         };
-        if streams.is_empty() {
-            return self.write_requests(&rule, all, entries, false);
+        let by_validation = self.group_by_validation(&requests);
+        if streams.is_empty() && by_validation.len() == 1 {
+            return self.write_requests(&rule, all, entries);
         }
-        if requests.is_empty() {
+        if by_validation.is_empty() {
             return self.write_connections(&rule, &streams, all, targets);
         }
-        parts.push("https");
-        let socket = format!(
-            "unix:@evenkeel-{}-{:016x}",
-            rule.name,
-            hash_of(&rule.listen)
-        );
-        let of_requests = RuleHead {
-            name: self.names.find(&parts),
-            listen: vec![socket],
-            serving: requests,
-        };
-        self.add_request_targets(&of_requests, &mut targets);
+        let known = targets.iter().map(|target| target.host.clone());
+        let mut known: HashSet<Option<String>> = known.collect();
+        let (has_siblings, mut of_requests) = (by_validation.len() > 1, Vec::new());
+        for serving in by_validation {
+            let first = { serving.first() }.and_then(|of| self.listeners.get(*of));
+            let validation = first.and_then(|of| of.validation.as_ref());
+            let word = validation.map(ClientValidation::find_word);
+            let own = ["https"].into_iter().chain(word.as_deref());
+            let of_parts: Vec<&str> = parts.iter().copied().chain(own).collect();
+            let name = self.names.find(&of_parts);
+            let hash = hash_of(&rule.listen);
+            let inner = RuleHead {
+                listen: vec![format!("unix:@evenkeel-{name}-{hash:016x}")],
+                name,
+                serving,
+                is_inner: true,
+                has_siblings,
+            };
+            self.add_request_targets(&inner, &mut known, &mut targets);
+            of_requests.push(inner);
+        }
         self.write_connections(&rule, &streams, all, targets);
-        self.write_requests(&of_requests, all, entries, true);
-        self.write_request_group(&of_requests);
+        let mut of_rules: Vec<Vec<Arc<Entry>>> = vec![Vec::new(); of_requests.len()];
+        let numbers = of_requests.iter().enumerate();
+        let numbers: HashMap<usize, usize> = numbers
+            .flat_map(|(number, inner)| inner.serving.iter().map(move |of| (*of, number)))
+            .collect();
+        for entry in entries {
+            let number = numbers.get(&entry.listener);
+            let own = number.and_then(|number| of_rules.get_mut(*number));
+            own.into_iter().for_each(|own| own.push(Arc::clone(entry)));
+        }
+        for (inner, own) in of_requests.iter().zip(&of_rules) {
+            self.write_requests(inner, all, own);
+            self.write_request_group(inner);
+        }
+    }
+
+    /// Returns listeners for HTTPS by the verification of their clients: a rule verifies all of them in the same way.
+    fn group_by_validation(&self, requests: &[usize]) -> Vec<Vec<usize>> {
+        let mut groups: Vec<(Option<&ClientValidation>, Vec<usize>)> = Vec::new();
+        for number in requests {
+            let listener = self.listeners.get(*number);
+            let validation = listener.and_then(|of| of.validation.as_ref());
+            let known = { groups.iter_mut() }.find(|(known, _)| are_alike(*known, validation));
+            match known {
+                Some((_, numbers)) => numbers.push(*number),
+                None => groups.push((validation, vec![*number])),
+            }
+        }
+        groups.into_iter().map(|(_, numbers)| numbers).collect()
+    }
+
+    /// Returns the hosts of listeners, the most specific first, with the owners of the listeners.
+    fn list_hosts(&self, numbers: &[usize]) -> Vec<(Option<String>, Owner)> {
+        let mut hosts: Vec<(Option<String>, Owner)> = { numbers.iter() }
+            .filter_map(|of| self.listeners.get(*of))
+            .map(|of| (of.hostname().map(str::to_ascii_lowercase), of.owner()))
+            .collect();
+        hosts.sort_by_cached_key(|(host, _)| (rank_host(host.as_deref()), host.clone()));
+        hosts.dedup_by(|(host, _), (before, _)| host == before);
+        hosts
     }
 
     /// Adds the targets of clients whose TLS a rule for requests ends.
-    fn add_request_targets(&self, rule: &RuleHead, targets: &mut Vec<Arc<StreamTarget>>) {
+    /// `known` has the names of all targets.
+    fn add_request_targets(
+        &self,
+        rule: &RuleHead,
+        known: &mut HashSet<Option<String>>,
+        targets: &mut Vec<Arc<StreamTarget>>,
+    ) {
         for listener in { rule.serving.iter() }.filter_map(|of| self.listeners.get(*of)) {
             let host = listener.hostname().map(str::to_ascii_lowercase);
             // Ingresses and a gateway may both have all names.
-            if targets.iter().any(|target| target.host == host) {
+            if !known.insert(host.clone()) {
                 continue;
             }
             targets.push(Arc::new(StreamTarget {
@@ -296,9 +358,8 @@ impl Work<'_> {
         mut targets: Vec<Arc<StreamTarget>>,
     ) {
         let first = streams.first().and_then(|of| self.listeners.get(*of));
-        let Some(class) = first.and_then(|of| of.class) else {
-            return;
-        };
+        // TLS of all clients may pass to rules for requests.
+        let class = first.and_then(|of| of.class).unwrap_or(Class::Passthrough);
         let Some((table, owner)) = self.write_head(rule) else {
             return;
         };
@@ -309,19 +370,12 @@ impl Work<'_> {
         self.write_stream((&rule.name, &table), class, numbers, &owner, &targets);
     }
 
-    /// Writes a rule for requests, with its routes. `all` are the listeners of the port. Clients come through a rule for
-    /// connections if `is_inner`.
-    fn write_requests(
-        &mut self,
-        rule: &RuleHead,
-        all: &[usize],
-        entries: &[Arc<Entry>],
-        is_inner: bool,
-    ) {
+    /// Writes a rule for requests, with its routes. `all` are the listeners of the port.
+    fn write_requests(&mut self, rule: &RuleHead, all: &[usize], entries: &[Arc<Entry>]) {
         let Some((table, owner)) = self.write_head(rule) else {
             return;
         };
-        if is_inner {
+        if rule.is_inner {
             // Anybody can connect to a socket without a file, and would name any client.
             self.text.line("accept_proxy = [\"self\"]");
         }
@@ -337,21 +391,31 @@ impl Work<'_> {
         );
         self.text.begin(owner);
         // The names of listeners that do not serve are closed, too.
-        let mut hosts: Vec<(Option<String>, Owner)> = { all.iter() }
-            .filter_map(|of| self.listeners.get(*of))
-            .map(|of| (of.hostname().map(str::to_ascii_lowercase), of.owner()))
-            .collect();
-        hosts.sort_by_cached_key(|(host, _)| (rank_host(host.as_deref()), host.clone()));
-        hosts.dedup_by(|(host, _), (before, _)| host == before);
+        let mut hosts = self.list_hosts(all);
+        if rule.has_siblings {
+            // Clients of other names connect to another rule.
+            let own = self.list_hosts(&rule.serving);
+            let covers = |name: &Option<String>| {
+                own.iter().any(|(of, _)| match (of, name) {
+                    (None, _) => true,
+                    (Some(of), Some(name)) => covers_host(of, name),
+                    (Some(_), None) => false,
+                })
+            };
+            hosts.retain(|(host, _)| covers(host));
+        }
         if ends_tls {
-            if hosts.len() > 1 {
+            if hosts.len() > 1 || rule.has_siblings {
                 // Clients that have connected to a listener never get to another one.
                 let hosts = hosts
                     .iter()
                     .map(|(host, _)| host.as_deref().map(write_host));
-                let hosts: Vec<String> = hosts
+                let mut hosts: Vec<String> = hosts
                     .map(|host| host.unwrap_or_else(|| UNNAMED.into()))
                     .collect();
+                if rule.has_siblings && !hosts.iter().any(|host| host == UNNAMED) {
+                    hosts.push(UNNAMED.into());
+                }
                 let hosts = quote_list(hosts.iter().map(String::as_str));
                 self.text.line(&format!("http.separate_hosts = {hosts}"));
             }
@@ -372,7 +436,8 @@ impl Work<'_> {
             }
             // Requests for this listener never get to routes of a listener that is less specific.
             let later = hosts.get(place + 1..).unwrap_or_default();
-            let has_wider = later.iter().any(|(other, _)| match (other, host) {
+            // The listener of all names is the last one.
+            let has_wider = later.iter().rev().any(|(other, _)| match (other, host) {
                 (None, _) => true,
                 (Some(other), Some(host)) => covers_host(other, host),
                 (Some(_), None) => false,

@@ -7,23 +7,23 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
-use super::super::http::{MatchRank, PathKind};
+use super::super::http::{MAX_EXPRESSIONS, MatchRank, PathKind};
 use super::super::ingress::annotations::{Treatment, read_annotations};
 use super::super::ingress::listeners::list_own;
-use super::super::ingress::paths::{PathMatch, ReadPath, read_path, read_rewrite, sure_length};
+use super::super::ingress::paths::{
+    PathMatch, ReadPath, WrongPath, read_path, read_rewrite, sure_length,
+};
 use super::super::ingress::{
     HostPath, MAX_PATHS, Notice, find_port, has_tls, list_paths, show_status,
 };
-use super::super::listeners::Class;
+use super::super::listeners::{Class, ListenerState};
 use super::super::objects::{Ingress, Kind, ObjectName};
+use super::super::policy_keys::LIMITS;
 use super::super::text::{Owner, is_host, quote, quote_list, short_name};
 use super::entry::{Entry, Source};
 use super::route::ALL_PATHS;
 use super::targets::{PathCanary, Piece, Targets};
 use super::{HostRank, Work, rank_host};
-
-/// Most paths of an Ingress whose limits remember many clients.
-const SMALL: usize = 16;
 
 /// Precedence of a route that comes before all others of its host.
 const FIRST: MatchRank = (
@@ -51,6 +51,8 @@ struct Facts<'o> {
     rooted: HashSet<(usize, Option<String>)>,
     /// Hosts of Ingresses, with the owner of a route.
     seen: BTreeMap<(usize, String), (ObjectName, usize)>,
+    /// Number of regular expressions of the Ingress that is translated.
+    expressions: usize,
 }
 
 /// Path of an Ingress at a host, ready to be written.
@@ -88,10 +90,7 @@ pub(super) fn count_owners(ingress: &Ingress) -> usize {
 }
 
 /// Reads the path of a part of an Ingress; without a path all requests.
-fn read_host_path(
-    of: &HostPath<'_>,
-    treatment: &Treatment,
-) -> Result<ReadPath, super::super::ingress::paths::WrongPath> {
+fn read_host_path(of: &HostPath<'_>, treatment: &Treatment) -> Result<ReadPath, WrongPath> {
     match of.path {
         Some(path) => read_path(
             path.path.as_deref(),
@@ -125,7 +124,11 @@ impl<'o> Work<'o> {
             for of in list_paths(&ingress.spec).iter().take(MAX_PATHS) {
                 let host = lower(of.host);
                 let Some(canary) = &treatment.canary else {
-                    facts.hosts.entry(host).or_insert_with(|| namespace.clone());
+                    let aliases = treatment.aliases.iter().filter(|_| host.is_some());
+                    let aliases = aliases.map(|alias| lower(Some(alias)));
+                    for host in aliases.chain([host.clone()]) {
+                        facts.hosts.entry(host).or_insert_with(|| namespace.clone());
+                    }
                     continue;
                 };
                 let Ok(path) = read_host_path(of, treatment) else {
@@ -160,8 +163,9 @@ impl<'o> Work<'o> {
             let conditions: Vec<String> = host.iter().map(|host| write_host(host)).collect();
             let actions = ["answer = { status = 404 }".to_owned()];
             let owner = Owner::Rule(Kind::Ingress, object.clone(), number * 2 + 1);
+            let own_host = { self.listeners.get(*listener) }.and_then(ListenerState::hostname);
             entries.entry(index).or_default().push(make_entry(
-                (rank_host(host.as_deref()), LAST),
+                (*listener, own_host, rank_host(host.as_deref()), LAST),
                 // After `z` no time begins, so routes of others come first.
                 Source::Other("~".into(), object.clone()),
                 (*number, usize::MAX),
@@ -181,6 +185,7 @@ impl<'o> Work<'o> {
         facts: &mut Facts<'o>,
         entries: &mut BTreeMap<usize, Vec<Entry>>,
     ) {
+        facts.expressions = 0;
         let mut closed: BTreeSet<String> = treatment.closed.iter().cloned().collect();
         let mut ignored: BTreeSet<String> = treatment.ignored.iter().cloned().collect();
         for tls in ingress.spec.tls.iter() {
@@ -189,9 +194,7 @@ impl<'o> Work<'o> {
             ignored.extend(self.ingress.faults.get(&secret).cloned());
         }
         for number in &self.ingress.listeners {
-            let listener = self.listeners.get(*number);
-            let conflict = listener.and_then(|of| of.conflict.as_ref().or(of.refusal.as_ref()));
-            ignored.extend(conflict.map(|(_, message)| message.clone()));
+            ignored.extend(self.find_conflict(*number).cloned());
         }
         if treatment.canary.is_some() {
             // The annotations that count are those of the Ingress whose canary this is.
@@ -203,9 +206,6 @@ impl<'o> Work<'o> {
         } else {
             let mut paths = list_paths(&ingress.spec);
             let mut treatment = treatment.clone();
-            if paths.len() > SMALL {
-                treatment.shrink_tables();
-            }
             if paths.len() > MAX_PATHS {
                 let told = format!("more than {MAX_PATHS} paths; write several Ingresses");
                 treatment.closed.push(told.clone());
@@ -273,7 +273,22 @@ impl<'o> Work<'o> {
         if self.refused.contains_key(&shut) {
             return;
         }
-        let read = read_host_path(of, treatment);
+        let mut read = read_host_path(of, treatment);
+        if let Ok(ReadPath {
+            selected: PathMatch::Regex(_),
+            ..
+        }) = &read
+        {
+            facts.expressions += 1;
+            if facts.expressions > MAX_EXPRESSIONS {
+                read = Err(WrongPath {
+                    around: PathMatch::Prefix(String::new()),
+                    message: format!(
+                        "more than {MAX_EXPRESSIONS} regular expressions; write several Ingresses"
+                    ),
+                });
+            }
+        }
         let (path, rank) = match &read {
             Ok(path) if !treatment.closes_hosts => (
                 &path.selected,
@@ -302,9 +317,9 @@ impl<'o> Work<'o> {
         };
         for host in hosts.into_iter().map(lower) {
             let of_others = |known: &String| *known != ingress.metadata.namespace;
-            let rank = match facts.hosts.get(&host).is_some_and(of_others) && rank == FIRST {
-                // Nobody closes hosts of other namespaces.
-                true => rank_path(path, treatment.restricts),
+            let rank = match facts.hosts.get(&host).is_some_and(of_others) {
+                // Nobody closes hosts of other namespaces, or takes requests from longer prefixes there.
+                true => rank_path(path, false),
                 false => rank,
             };
             let key = (
@@ -313,6 +328,9 @@ impl<'o> Work<'o> {
                 path.clone(),
             );
             let canary = facts.canaries.get(&key).cloned();
+            let unverified = self.refuse_clients(ingress, treatment, host.as_deref());
+            let is_closed = is_closed || unverified.is_some();
+            told.extend(unverified);
             let pieces = match (&read, is_closed) {
                 (Ok(path), false) => {
                     let targets = Targets {
@@ -402,25 +420,26 @@ impl<'o> Work<'o> {
     ) {
         let to_tls = self.redirect_to_tls(place, treatment).filter(|_| redirects);
         let to_tls = to_tls.map(|address| [Piece::redirect(&address, 308)]);
-        for listener in &self.ingress.listeners {
-            let Some(index) = self.frontend_of(*listener) else {
+        for listener in self.list_listeners(place.host.as_deref()) {
+            let Some(index) = self.frontend_of(listener) else {
                 continue;
             };
-            let is_plain =
-                { self.listeners.get(*listener) }.is_some_and(|of| of.class == Some(Class::Http));
+            let of = self.listeners.get(listener);
+            let is_plain = of.is_some_and(|of| of.class == Some(Class::Http));
+            let own_host = of.and_then(ListenerState::hostname);
             let pieces = match &to_tls {
                 Some(redirect) if is_plain => redirect.as_slice(),
                 _ => pieces,
             };
             if let Some(host) = &place.host {
                 let owner = (place.ingress.metadata.object_name(), place.number);
-                facts.seen.entry((*listener, host.clone())).or_insert(owner);
+                facts.seen.entry((listener, host.clone())).or_insert(owner);
             }
             if place
                 .path
                 .is_some_and(|path| *path == PathMatch::Prefix(String::new()))
             {
-                facts.rooted.insert((*listener, place.host.clone()));
+                facts.rooted.insert((listener, place.host.clone()));
             }
             let metadata = &place.ingress.metadata;
             for (position, piece) in pieces.iter().enumerate() {
@@ -440,12 +459,24 @@ impl<'o> Work<'o> {
                     .unwrap_or_default()
                     .replace('*', "any");
                 let creation = metadata.creation_timestamp.clone();
+                let is_limited = piece.actions.iter().any(|line| line.starts_with(LIMITS));
+                let (namespace, name) = (&*metadata.namespace, &*metadata.name);
+                let name = match is_limited {
+                    // Limits count by the names of routes: those of an Ingress count once for all its paths and hosts.
+                    true => short_name(&[namespace, name, "ingress"]),
+                    false => short_name(&[namespace, name, &number, &at, &host]),
+                };
                 entries.entry(index).or_default().push(make_entry(
-                    (rank_host(place.host.as_deref()), place.rank),
+                    (
+                        listener,
+                        own_host,
+                        rank_host(place.host.as_deref()),
+                        place.rank,
+                    ),
                     Source::Other(creation, metadata.object_name()),
                     (place.number, position),
                     place.owner.clone(),
-                    &short_name(&[&metadata.namespace, &metadata.name, &number, &at, &host]),
+                    &name,
                     &conditions,
                     &piece.actions,
                 ));
@@ -457,7 +488,10 @@ impl<'o> Work<'o> {
     fn redirect_to_tls(&self, place: &Place<'_>, treatment: &Treatment) -> Option<String> {
         let is_usual = treatment.ssl_redirect.unwrap_or(true);
         let has_tls = is_usual && has_tls(&place.ingress.spec, place.host.as_deref());
-        if !has_tls && !treatment.force_ssl_redirect {
+        // Clients without TLS show no certificates.
+        let host = place.host.as_ref();
+        let verified = host.and_then(|host| self.ingress.hosts.get(host)?.as_ref());
+        if !has_tls && !treatment.force_ssl_redirect && verified.is_none() {
             return None;
         }
         let gateway = &self.settings.ingress.as_ref()?.gateway;
@@ -519,9 +553,9 @@ impl<'o> Work<'o> {
     }
 }
 
-/// Makes a route of the configuration, at a listener without a host name.
+/// Makes a route of the configuration, at a listener, which may be for a single host.
 fn make_entry(
-    (host, rank): (HostRank, MatchRank),
+    (listener, own_host, host, rank): (usize, Option<&str>, HostRank, MatchRank),
     source: Source,
     (number, position): (usize, usize),
     owner: Owner,
@@ -535,12 +569,13 @@ fn make_entry(
         lines.push('\n');
     }
     Entry {
-        ranks: (rank_host(None), host, rank),
+        ranks: (rank_host(own_host), host, rank),
         source,
         kind: Kind::Ingress,
         numbers: (number, position, 0),
         serial: 0,
         owner: Arc::new(owner),
+        listener,
         host: None,
         serves_all: conditions.last().is_none_or(|line| line == ALL_PATHS),
         lines: lines.into(),

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use super::super::backends::Groups;
 use super::super::conditions::{Refusal, Status};
 use super::super::ingress::Notice;
+use super::super::ingress::client_certificates::VerifiedHosts;
 use super::super::ingress::passwords::PasswordFiles;
 use super::super::objects::{
     ByName, Ingress, IngressClass, Kind, ObjectName, Objects, StreamRoute,
@@ -59,6 +60,8 @@ struct Origin {
     faults: BTreeMap<ObjectName, String>,
     /// Files of users of Ingresses.
     passwords: PasswordFiles,
+    /// Hosts of Ingresses with listeners of their own.
+    hosts: VerifiedHosts,
     /// Conflicts and refusals of the listeners of Ingresses.
     listeners: Vec<[Option<Refusal>; 2]>,
     ingresses: ByName<Ingress>,
@@ -76,6 +79,7 @@ fn list_refusals(refused: &Refused) -> impl Iterator<Item = (&Owner, &String)> {
 /// Returns the conflicts and refusals of the listeners of Ingresses.
 fn list_listeners<'w>(work: &'w Work<'_>) -> impl Iterator<Item = [&'w Option<Refusal>; 2]> {
     let own = work.ingress.listeners.iter();
+    let own = own.chain(work.ingress.host_listeners.values());
     let own = own.filter_map(move |number| work.listeners.get(*number));
     own.map(|of| [&of.conflict, &of.refusal])
 }
@@ -100,6 +104,7 @@ impl Origin {
                 .collect(),
             faults: work.ingress.faults.clone(),
             passwords: work.ingress.passwords.clone(),
+            hosts: work.ingress.hosts.clone(),
             listeners: list_listeners(work)
                 .map(|of| of.map(Clone::clone))
                 .collect(),
@@ -118,6 +123,7 @@ impl Origin {
             && self.refusals.iter().eq(list_refusals(work.refused))
             && self.faults == work.ingress.faults
             && self.passwords == work.ingress.passwords
+            && self.hosts == work.ingress.hosts
             && self
                 .listeners
                 .iter()

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::super::attach::{Attachment, Parent, RouteFacts, RouteFindings, is_isolated};
 use super::super::backends::{Groups, Referrer, RuleGroups};
-use super::super::http::RuleText;
+use super::super::http::{MAX_EXPRESSIONS, RuleText, count_expressions};
 use super::super::listeners::Class;
 use super::super::objects::{HttpRoute, Kind, ObjectName};
 use super::super::pools::list_pools;
@@ -52,10 +52,16 @@ pub(super) fn translate_route(
     let of_groups = &work.policies.groups;
     let inherited = of_groups.list_inherited(kind, &object, &route.spec.parent_refs, work.objects);
     let by_identity = work.split_by_identity(&attachments);
+    let mut expressions = 0;
     for (number, rule) in route.spec.rules.iter().enumerate() {
         let owner = Arc::new(Owner::Rule(kind, object.clone(), number));
         let refusal = refusals.iter().find(|(of, _)| *of == number);
         let refusal = refusal.map(|(_, message)| message).or(wrong_host.as_ref());
+        expressions += count_expressions(rule);
+        let too_many = (expressions > MAX_EXPRESSIONS).then(|| {
+            format!("the route has more than {MAX_EXPRESSIONS} regular expressions; write several routes")
+        });
+        let refusal = refusal.or(too_many.as_ref());
         let read = by_identity.iter().map(|(identity, _)| {
             let referrer = Referrer {
                 objects: work.objects,
@@ -230,6 +236,7 @@ impl RouteRule<'_> {
                     numbers: (self.number, place, 0),
                     serial: 0,
                     owner: Arc::clone(self.owner),
+                    listener: attachment.listener,
                     host: host.clone(),
                     serves_all: last.is_none_or(|line| line == ALL_PATHS),
                     lines: lines.into(),

@@ -12,7 +12,8 @@ use evenkeel_config::{Errors, GeneratedParser, GeneratedText, Problem};
 
 #[cfg(test)]
 use super::super::conditions::Status;
-use super::super::objects::{Kind, Objects};
+use super::super::group_policies::Culprit;
+use super::super::objects::{Kind, ObjectName, Objects};
 use super::super::rule_policies::find_rule_culprits;
 use super::super::settings::Settings;
 use super::super::text::{LineOrigin, Owner};
@@ -144,11 +145,20 @@ impl Work<'_> {
                         continue;
                     }
                     let tuning = self.groups.tuning_of(name);
-                    if let Some(policy) = tuning.and_then(|of| of.find_culprit(problem)) {
-                        found.push((Owner::Policy(policy.clone()), show_problem(problem)));
+                    let culprit = tuning.and_then(|of| of.find_culprit(problem));
+                    let users = self.groups.users_of(name);
+                    if let Some(Culprit {
+                        policy,
+                        is_of_gateway,
+                    }) = culprit
+                    {
+                        let owners = match is_of_gateway {
+                            true => list_policy_owners(policy, users.map(|user| &**user)),
+                            false => vec![Owner::Policy(policy.clone())],
+                        };
+                        found.extend(owners.into_iter().map(|owner| (owner, message())));
                         continue;
                     }
-                    let users = self.groups.users_of(name);
                     found.extend(users.map(|user| (Owner::clone(user), message())));
                 }
                 Some(owner) => {
@@ -175,6 +185,20 @@ pub(crate) fn translate_once(
     work.use_http(&kept);
     work.write_text(&kept, &mut KeptOthers::default());
     (work.text.take_parts(), work.statuses)
+}
+
+/// Returns the owners of the keys of a gateway's policy for the routes of rules.
+fn list_policy_owners<'u>(
+    policy: &ObjectName,
+    users: impl Iterator<Item = &'u Owner>,
+) -> Vec<Owner> {
+    let owners = users.filter_map(|user| match user {
+        Owner::Rule(kind, route, _) => {
+            Some(Owner::PolicyAtRoute(policy.clone(), *kind, route.clone()))
+        }
+        _ => None,
+    });
+    owners.collect()
 }
 
 fn show_problem(problem: &Problem) -> String {

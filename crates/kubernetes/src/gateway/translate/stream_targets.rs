@@ -1,11 +1,12 @@
 //! Targets of connections at a port, by the names that clients of TLS ask for.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
-use super::super::attach::{Attachment, covers_host, is_isolated};
+use super::super::attach::{Attachment, is_isolated};
 use super::super::backends::NOBODY;
 use super::super::listeners::{Class, ListenerState};
-use super::super::text::Owner;
+use super::super::text::{Owner, covers_host};
 use super::{StreamTarget, StreamTargets, Work};
 
 fn host_of(listener: &ListenerState<'_>) -> Option<String> {
@@ -72,6 +73,7 @@ impl Work<'_> {
         };
         let listeners = find(all);
         let hosts: Vec<_> = listeners.iter().map(|of| host_of(of)).collect();
+        let named: HashSet<&Option<String>> = targets.iter().map(|target| &target.host).collect();
         let mut refused = Vec::new();
         for (listener, host) in listeners.iter().zip(&hosts) {
             let Some(name) = host else {
@@ -81,11 +83,15 @@ impl Work<'_> {
                 None => true,
                 Some(other) => other != name && covers_host(other, name),
             });
-            if has_wider && targets.iter().all(|target| target.host != *host) {
+            if has_wider && !named.contains(&host) {
                 refused.push((host.clone(), listener.owner(), passes(listener)));
             }
         }
-        let passing = find(serving).into_iter().find(|of| passes(of));
+        let passing = match serving.is_empty() {
+            // All listeners are for requests.
+            true => listeners.first().copied(),
+            false => find(serving).into_iter().find(|of| passes(of)),
+        };
         if let Some(listener) = passing
             && targets.iter().all(|target| target.host.is_some())
         {

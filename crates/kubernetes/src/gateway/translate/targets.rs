@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::super::backends::{Group, Members, Protocol};
+use super::super::gateway_tls::Demand;
 use super::super::grants::is_granted;
 use super::super::group_policies::GroupTuning;
 use super::super::ingress::annotations::{Canary, Treatment};
@@ -17,6 +18,28 @@ pub(super) struct Piece {
     /// Conditions beside host and path.
     pub(super) conditions: Vec<String>,
     pub(super) actions: Vec<String>,
+}
+
+/// Field with which ingress-nginx tells members that a client's certificate is good.
+const VERIFY_FIELD: &str = "ssl-client-verify";
+
+/// Fields with which ingress-nginx tells members of a client's certificate.
+const CERTIFICATE_FIELDS: [&str; 4] = [
+    VERIFY_FIELD,
+    "ssl-client-cert",
+    "ssl-client-subject-dn",
+    "ssl-client-issuer-dn",
+];
+
+/// Returns all spellings that servers take for the same name of a field: with `-` or `_` at each place.
+fn list_spellings(name: &str) -> Vec<String> {
+    let mut parts = name.split('-');
+    let mut all: Vec<String> = parts.next().into_iter().map(str::to_owned).collect();
+    for part in parts {
+        let spell = |begin: &String| ["-", "_"].map(|between| format!("{begin}{between}{part}"));
+        all = all.iter().flat_map(spell).collect();
+    }
+    all
 }
 
 impl Piece {
@@ -69,14 +92,7 @@ impl<'o> Work<'o> {
     ) -> Result<Vec<Piece>, String> {
         let treatment = targets.treatment;
         let mut common = treatment.lines.clone();
-        if !treatment.set_fields.is_empty() {
-            let fields = treatment.set_fields.iter();
-            let fields = fields.map(|(name, value)| (*name, quote(&value.replace('{', "{{"))));
-            common.push(format!(
-                "request_fields = {{ set = {} }}",
-                quote_table(fields)
-            ));
-        }
+        common.extend(self.write_fields(targets));
         common.extend(self.write_passwords(targets)?);
         common.extend(self.write_login(targets)?);
         let usual = self.find_ingress_group(targets, targets.target)?;
@@ -128,6 +144,41 @@ impl<'o> Work<'o> {
         routes.push(route(Vec::new(), last));
         self.groups.use_current(&Arc::new(owner.clone()));
         Ok(routes)
+    }
+
+    /// Writes the changes to request fields.
+    fn write_fields(&self, targets: &Targets<'_, 'o>) -> Option<String> {
+        let host = targets.host.and_then(|host| self.ingress.hosts.get(host));
+        let verification = host.and_then(|host| host.as_ref());
+        let mut set: Vec<(&str, &str)> = { targets.treatment.set_fields.iter() }
+            .map(|(name, value)| (*name, value.as_str()))
+            .collect();
+        let mut removed = Vec::new();
+        if let Some(of) = verification {
+            // Members that ingress-nginx had before trust these fields, so they are no client's.
+            removed.extend(
+                CERTIFICATE_FIELDS
+                    .iter()
+                    .flat_map(|name| list_spellings(name)),
+            );
+            if of.demand == Demand::Required {
+                set.push((VERIFY_FIELD, "SUCCESS"));
+            }
+        }
+        let mut keys = Vec::new();
+        if !set.is_empty() {
+            let set = set.into_iter();
+            let set = set.map(|(name, value)| (name, quote(&value.replace('{', "{{"))));
+            keys.push(format!("set = {}", quote_table(set)));
+        }
+        if !removed.is_empty() {
+            keys.push(format!(
+                "remove = {}",
+                quote_list(removed.iter().map(String::as_str))
+            ));
+        }
+        let is_changing = !keys.is_empty();
+        is_changing.then(|| format!("request_fields = {{ {} }}", keys.join(", ")))
     }
 
     /// Returns the group of a target.

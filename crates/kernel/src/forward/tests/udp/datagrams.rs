@@ -33,6 +33,7 @@ pub(in crate::forward::tests) fn serve_singly_by(
     serve_sessions(forwarder, members, |listener| UdpListener {
         nat: Some(ports),
         is_single: true,
+        is_limited: false,
         answer: Some(TIMEOUT),
         ..listener
     });
@@ -42,13 +43,19 @@ pub(in crate::forward::tests) fn serve_singly_by(
 fn serve_messages(forwarder: &Forwarder, members: &[SocketAddr]) {
     serve_sessions(forwarder, members, |listener| UdpListener {
         is_single: true,
+        is_limited: false,
         answer: None,
         ..listener
     });
 }
 
 /// Runs the program on a frame, which may be a packet of several segments.
-fn run_frame(forwarder: &Forwarder, interface: u32, frame: &[u8], segments: u32) -> (u32, Vec<u8>) {
+pub(super) fn run_frame(
+    forwarder: &Forwarder,
+    interface: u32,
+    frame: &[u8],
+    segments: u32,
+) -> (u32, Vec<u8>) {
     let mut context = [0; 184];
     context[36..40].copy_from_slice(&interface.to_ne_bytes());
     if segments > 0 {
@@ -63,7 +70,7 @@ fn drops(forwarder: &Forwarder, interface: u32, datagram: &Datagram) -> bool {
 }
 
 /// Makes all sessions older.
-fn age(forwarder: &Forwarder, by: Duration) {
+pub(super) fn age(forwarder: &Forwarder, by: Duration) {
     let nanos = by.as_nanos() as u64;
     let map = find_map(&forwarder.object, "evk_udp_sessions").unwrap();
     for key in map.keys().collect::<Vec<_>>() {
@@ -92,7 +99,11 @@ fn clear(forwarder: &Forwarder) {
 }
 
 /// Number of sessions in flight: of members, of the listener, and in the table.
-fn count_open(forwarder: &Forwarder, members: u32, listener: SocketAddr) -> (i64, i64, i64) {
+pub(super) fn count_open(
+    forwarder: &Forwarder,
+    members: u32,
+    listener: SocketAddr,
+) -> (i64, i64, i64) {
     let seats = (0..members).map(|seat| forwarder.read_counts(seat).unwrap().in_flight);
     let open = list_sessions(forwarder).into_iter();
     (

@@ -4,11 +4,11 @@ use super::datagrams::serve_singly;
 use super::*;
 
 /// Bytes of data in the first fragment.
-const FIRST: usize = 16;
+pub(super) const FIRST: usize = 16;
 
 /// Fragments of a datagram with an identification, with this number of bytes behind the header of UDP in each but the
 /// last; the first one has the header of UDP, too.
-fn split(datagram: &Datagram, id: u32, room: usize) -> Vec<Vec<u8>> {
+pub(super) fn split(datagram: &Datagram, id: u32, room: usize) -> Vec<Vec<u8>> {
     let whole = datagram.write_udp();
     let (from, to) = (datagram.from.ip(), datagram.to.ip());
     let mut at = 0;
@@ -96,7 +96,7 @@ fn is_left(fragments: &[Option<Vec<u8>>]) -> bool {
     fragments.iter().all(Option::is_none)
 }
 
-fn make_question(family: Family, length: usize) -> Datagram {
+pub(super) fn make_question(family: Family, length: usize) -> Datagram {
     let mut question = Datagram::new(family.client(4000), family.listener());
     question.data = (0..length).map(|byte| byte as u8).collect();
     question

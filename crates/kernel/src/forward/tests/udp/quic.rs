@@ -597,3 +597,98 @@ fn s41_the_process_finds_connection_ids_of_the_kernel() {
         });
     }
 }
+
+impl Clients<'_> {
+    /// Sends a datagram to a member that answers clients itself. Returns the member.
+    fn send_directly(&self, port: u16, data: Vec<u8>) -> SocketAddr {
+        let sent = self.send(port, data);
+        let ends = (self.family.client(port), self.family.listener());
+        assert_eq!((sent.from, sent.to), ends);
+        let all = list_sessions(self.forwarder);
+        let is_it = |one: &&UdpSession| one.of.client.port() == port && !one.leaves();
+        all.iter().find(is_it).unwrap().member
+    }
+
+    /// Begins a connection whose member chooses an id, as the client's third datagram shows. Returns the member.
+    fn connect_directly(&self, port: u16, id: &[u8]) -> SocketAddr {
+        let chosen_by_client = make_id(u64::from(port) << 32);
+        let members = [&chosen_by_client[..], &chosen_by_client, id]
+            .map(|id| self.send_directly(port, write_long(1, id, b"client")));
+        assert_eq!(members, [members[0]; 3]);
+        members[0]
+    }
+}
+
+/// Runs a test of clients before members that answer clients themselves.
+fn run_with_direct_clients(test: impl Fn(&Clients<'_>) + Sync) {
+    for family in [Family::V4, Family::V6] {
+        run_with_clients(false, family, |clients| {
+            let listeners = [Family::V4, Family::V6].map(|family| UdpListener {
+                is_direct: true,
+                is_quic: true,
+                answer: None,
+                ..udp_listener(family)
+            });
+            clients.forwarder.set_udp_listeners(&listeners).unwrap();
+            test(clients);
+        });
+    }
+}
+
+#[test]
+fn s41_clients_tell_the_connection_ids_of_direct_members() {
+    run_with_direct_clients(|clients| {
+        let mut members = BTreeSet::new();
+        for port in [100, 200] {
+            let id = make_id(port.into());
+            let member = clients.connect_directly(port, &id);
+            members.insert(member);
+            assert_eq!(clients.send_directly(port, write_short(&id)), member);
+            for port in [port + 1, port + 2] {
+                assert_eq!(clients.send_directly(port, write_short(&id)), member);
+            }
+        }
+        assert_eq!(members.len(), 2, "turns go to both members");
+        assert_eq!(read_outcome(clients.forwarder, "by_connection_id"), 4);
+        assert_eq!(read_lengths(clients.forwarder), [(8, 2)]);
+        // The first session is over, and another one of the client has the id.
+        remove_session_of(clients.forwarder, 100);
+        assert_eq!(clients.forwarder.sweep_connection_ids().unwrap(), 2);
+        let id = make_id(100);
+        let member = clients.send_directly(101, write_short(&id));
+        assert_eq!(clients.send_directly(103, write_short(&id)), member);
+    });
+}
+
+#[test]
+fn s41_clients_of_direct_members_enter_few_ids_and_take_none_of_others() {
+    run_with_direct_clients(|clients| {
+        let forwarder = clients.forwarder;
+        clients.send_directly(100, write_long(1, &make_id(1), b"client"));
+        // Not those that may be guessed, nor one of no version, nor one whose length the header does not say.
+        for data in [
+            write_long(1, &[1; 7], b"client"),
+            write_long(1, b"", b"client"),
+            write_long(0, &make_id(2), b"client"),
+            write_short(&make_id(3)),
+        ] {
+            clients.send_directly(100, data);
+            assert_eq!(count_ids(forwarder), 0);
+        }
+        for number in 4..9 {
+            clients.send_directly(100, write_long(1, &make_id(number), b"client"));
+        }
+        assert_eq!(read_lengths(forwarder), [(8, 2)]);
+        let owner = clients.send_directly(100, write_short(&make_id(4)));
+        // A client that says the id of another one goes to the other one's member, and the id stays.
+        let stranger = (200..204).find(|port| {
+            let id = make_id(u64::from(*port) << 32);
+            clients.send_directly(*port, write_long(1, &id, b"client")) != owner
+        });
+        let stranger = stranger.unwrap();
+        let told = write_long(1, &make_id(4), b"client");
+        assert_eq!(clients.send_directly(stranger, told), owner);
+        assert_eq!(count_ids(forwarder), 2);
+        assert_eq!(clients.send_directly(300, write_short(&make_id(4))), owner);
+    });
+}
